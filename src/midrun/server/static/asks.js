@@ -12,12 +12,14 @@
  * Slot `empty`: shown while there is nothing to decide, if the element stands alone.
  */
 import { css, live, nothing, repeat } from "./lit.js";
+import { artifactsOfCall } from "./artifacts.js";
 import { Problem } from "./api.js";
 import { formatDecider, formatExact, formatTooLate, formatValue, isTooLate, withoutOptions } from "./ask-text.js";
 import { fieldStyle, formatCall, humanizeName, parseJson, renderValue } from "./call-text.js";
 import { findInvalidField, formStyle, isEditable, renderArgumentForm, renderRawToggle } from "./argument-form.js";
 import { scrollIntoSight } from "./auto-scroll.js";
 import { loadDraft, saveDraft } from "./drafts.js";
+import "./file-view.js";
 import { formatAge, youOr } from "./format.js";
 import { StoreElement, copyToClipboard } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -340,6 +342,7 @@ export class Asks extends StoreElement {
             }.</span
           >${(ask.of ?? "question") === "question" ? nothing : html`<div class="subject">${renderValue(ask.args)}</div>`}`
         : this._renderSubject(ask)}
+      ${this._renderArtifacts(ask)}
       ${ask.hidden ? html`<span class="hidden-arguments">${ask.hidden}</span>` : nothing}
       ${why ? html`<span class="dim">Why: ${why}</span>` : nothing}
       ${secondsLeft < Infinity
@@ -376,6 +379,27 @@ export class Asks extends StoreElement {
     const details = withoutOptions(data);
     return html`${details === null || details === undefined ? nothing : html`<div class="subject">${renderValue(details)}</div>`}
       <span class="dim">“${humanizeName(tool)}” asks.</span>`;
+  }
+
+  /** Render the artifacts that a call names or has shown: what would be sent is read before it is approved. @param {Ask} ask */
+  _renderArtifacts({ call, args }) {
+    const root = this.getRootNode();
+    const hasPanel = root instanceof ShadowRoot && root.host.localName === "midrun-run";
+    return artifactsOfCall(this.view?.artifacts ?? [], call, args).map(({ name, version, file }) => {
+      const open = () => this._openArtifact(name, version);
+      return html`<div class="subject">
+        <span class="dim">Artifact “${name}”${version > 1 ? `, version ${version}` : ""}</span>
+        <midrun-file .store=${this.store} .file=${file} .isOpen=${true}></midrun-file>
+        ${hasPanel && version > 1
+          ? html`<button class="link" aria-haspopup="dialog" @click=${open}>Versions and changes</button>`
+          : nothing}
+      </div>`;
+    });
+  }
+
+  /** Let `<midrun-run>` open its panel. @param {string} name @param {number} version */
+  _openArtifact(name, version) {
+    this.dispatchEvent(new CustomEvent("midrun-artifact", { detail: { name, version }, bubbles: true, composed: true }));
   }
 
   /** @param {Ask} ask */

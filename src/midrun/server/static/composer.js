@@ -4,13 +4,15 @@
  *
  * The text is an instruction, or a side question (`isQuestion`); after the end of the run it
  * starts a new run that continues from there. Enter sends it, Ctrl+Enter sends an instruction
- * that stops the current call. Escape leaves the field and keeps the text.
+ * that stops the current call. Escape leaves the field and keeps the text. Files are attached with
+ * the button, pasted or dropped; they are sent with the text.
  *
  * The focus stays in the field after the text was sent, and while nothing can be sent: otherwise
  * the next letters of a viewer who goes on typing would be shortcuts. So the field is read-only
  * then, not disabled.
  */
 import { css, live, nothing } from "./lit.js";
+import { LIMITS_TEXT, filesOf } from "./attachments.js";
 import { loadDraft, saveDraft } from "./drafts.js";
 import { icon } from "./icons.js";
 import { StoreElement } from "./store-element.js";
@@ -41,6 +43,7 @@ export class Composer extends StoreElement {
     text: { state: true },
     isQuestion: { state: true },
     busy: { state: true },
+    isDropTarget: { state: true },
   };
 
   static styles = [
@@ -60,6 +63,17 @@ export class Composer extends StoreElement {
       }
       form[data-question] {
         border-color: var(--wait);
+      }
+      form[data-drop] {
+        border-color: var(--run);
+        border-style: dashed;
+        background: color-mix(in srgb, var(--run) 8%, var(--bg));
+      }
+      .attach {
+        padding: 0 8px;
+        border-color: transparent;
+        background: none;
+        color: var(--dim);
       }
       form[data-disabled] {
         border-color: var(--line);
@@ -128,6 +142,7 @@ export class Composer extends StoreElement {
     this.text = "";
     this.isQuestion = false; // the run answers it, then continues with its task
     this.busy = false;
+    this.isDropTarget = false; // files are being dragged over the field
     this._restoredRun = "";
   }
 
@@ -160,6 +175,32 @@ export class Composer extends StoreElement {
     this.isQuestion = isQuestion;
     this._saveDraft();
     this._focusField();
+  }
+
+  get _attachments() {
+    return /** @type {import("./attachments.js").Attachments | null} */ (this.renderRoot.querySelector("midrun-attachments"));
+  }
+
+  /** Whether files can be sent with the text: not with one that starts a new run from here. */
+  get _takesFiles() {
+    return !this._isDisabled && !this._isFork;
+  }
+
+  /** Add the files of a paste or a drop; text is left to the browser. @param {Event} event @param {DataTransfer | null} transfer */
+  _takeFiles(event, transfer) {
+    this.isDropTarget = false;
+    const files = filesOf(transfer);
+    if (!files.length) return;
+    event.preventDefault();
+    if (!this._takesFiles) this.error = "Files were not added: they cannot be sent with this text.";
+    else void this._attachments?.add(files);
+  }
+
+  /** Accept files that are dragged over us, instead of letting the browser open them. @param {DragEvent} event */
+  _onDragover(event) {
+    if (!event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    this.isDropTarget = this._takesFiles;
   }
 
   _focusField() {
@@ -218,8 +259,10 @@ export class Composer extends StoreElement {
   _removeSent(store, typed) {
     if (store !== this.store) {
       saveDraft(store.id, "");
+      saveDraft(`${store.id} files`, "");
       return;
     }
+    this._attachments?.clear();
     this._setText(this.text.startsWith(typed) ? this.text.slice(typed.length) : this.text);
     if (!this.text.trim()) this.isQuestion = false;
   }
@@ -231,12 +274,14 @@ export class Composer extends StoreElement {
    */
   _post(store, text, when) {
     if (this._isFork) return store.send("fork", { instruction: text });
-    if (this.isQuestion) return store.send("messages", { text, urgency: "next" });
+    const files = this._attachments?.bodies ?? [];
+    const attached = files.length ? { files } : {};
+    if (this.isQuestion) return store.send("messages", { text, urgency: "next", ...attached });
     const button = this.view?.controls.redirect;
     if (button?.command === "resume") {
-      return store.send("resume", { instruction: text, caps: button.caps }, { ifSeen: true });
+      return store.send("resume", { instruction: text, caps: button.caps, ...attached }, { ifSeen: true });
     }
-    return store.send("redirect", { instruction: text, when }, { ifSeen: true });
+    return store.send("redirect", { instruction: text, when, ...attached }, { ifSeen: true });
   }
 
   get _isFork() {
@@ -282,10 +327,22 @@ export class Composer extends StoreElement {
     if (!run) return nothing;
     const isDisabled = this._isDisabled;
     const label = this.isQuestion ? "What do you want to know?" : "What should happen next?";
+    const takesFiles = this._takesFiles;
     return html`${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
+      <midrun-attachments
+        ?hidden=${!takesFiles}
+        .draft=${this._draftName}
+        @changed=${() => this.requestUpdate()}
+        @emptied=${() => this._focusField()}
+      ></midrun-attachments>
       <form
         ?data-question=${this.isQuestion}
         ?data-disabled=${isDisabled}
+        ?data-drop=${this.isDropTarget}
+        @paste=${(/** @type {ClipboardEvent} */ event) => this._takeFiles(event, event.clipboardData)}
+        @drop=${(/** @type {DragEvent} */ event) => this._takeFiles(event, event.dataTransfer)}
+        @dragover=${this._onDragover}
+        @dragleave=${() => (this.isDropTarget = false)}
         @submit=${(/** @type {Event} */ event) => {
           event.preventDefault();
           void this._submit("next_step");
@@ -304,6 +361,17 @@ export class Composer extends StoreElement {
           @input=${(/** @type {InputEvent} */ event) =>
             this._setText(/** @type {HTMLTextAreaElement} */ (event.target).value)}
         ></textarea>
+        ${takesFiles
+          ? html`<button
+              type="button"
+              class="attach"
+              aria-label="Attach files"
+              title=${`Attach files, or paste or drop them here. ${LIMITS_TEXT}.`}
+              @click=${() => this._attachments?.choose()}
+            >
+              ${icon("attach")}
+            </button>`
+          : nothing}
         ${this.text.trim() && this._canHurry
           ? html`<button type="button" title="Stops the current call (Ctrl+Enter)" @click=${() => void this._submit("now")}>
               Now

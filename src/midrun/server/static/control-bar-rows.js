@@ -155,7 +155,7 @@ export function renderPendingRows(run, withdraw, applyNow) {
     return html`<div class="line" data-tone="run">
       ${icon("redirect")}
       <span>
-        ${noun}${formatBy(pending.by, run.you)} waits ${until}: “${pending.text}”
+        ${noun}${formatBy(pending.by, run.you)} waits ${until}: “${pending.text}”${formatFileCount(pending.files)}
       </span>
       <button class="link" @click=${() => withdraw(pending)}>Withdraw</button>
       ${isRedirect && pending.when === "next_step" && run.phase === "running"
@@ -164,6 +164,9 @@ export function renderPendingRows(run, withdraw, applyNow) {
     </div>`;
   });
 }
+
+/** @param {unknown[] | undefined} files */
+const formatFileCount = (files) => (files?.length ? `, with ${formatCount(files.length, "file")}` : "");
 
 /**
  * Render the last redirect as a diff, until the run has taken its next step: a line for the new

@@ -1,9 +1,11 @@
 // @ts-check
 /** `<midrun-effects>`: the calls of a run that changed something outside, and their undo. */
 import { css, nothing } from "./lit.js";
+import { artifactsOfCall } from "./artifacts.js";
+import { renderFiles } from "./file-view.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import { fieldStyle, formatCall, renderJsonText } from "./call-text.js";
+import { fieldStyle, formatCall, parseJson, renderJsonText } from "./call-text.js";
 import { html } from "./template.js";
 
 /** @typedef {import("./types.js").EffectView} Effect */
@@ -54,6 +56,11 @@ export class Effects extends StoreElement {
     `,
   ];
 
+  /** Return the newest versions of the artifacts that an effect is about. @param {Effect} effect */
+  _filesOf({ id, args }) {
+    return artifactsOfCall(this.view?.artifacts ?? [], id, parseJson(args)).map(({ file }) => file);
+  }
+
   render() {
     const all = this.view?.effects ?? [];
     const isFinished = ["completed", "cancelled"].includes(this.view?.phase ?? "");
@@ -71,7 +78,7 @@ export class Effects extends StoreElement {
                   <summary>
                     ${formatCall(effect)}<span class="dim">${formatState(effect, isFinished)}</span>
                   </summary>
-                  ${renderJsonText(effect.args)}
+                  ${renderJsonText(effect.args)} ${renderFiles(this.store, this._filesOf(effect))}
                 </details>
               </li>`,
             )}

@@ -5,6 +5,7 @@
  * A part of `<midrun-runs>`, which gives it its store. Events: `midrun-started` with the id of
  * the run; `midrun-done` when the form can be closed.
  */
+import { LIMITS_TEXT, filesOf } from "./attachments.js";
 import { css, nothing } from "./lit.js";
 import { Problem, newRequestKey } from "./api.js";
 import { loadDraft, saveDraft } from "./drafts.js";
@@ -66,7 +67,15 @@ export class MidrunNewRun extends FocusElement {
         This server has no agents. Start it with an app: <code>midrun serve app.py</code>
       </p>`;
     }
-    return html`<form class="panel" aria-label="New run" @submit=${this.#start} @keydown=${this.#onKeydown}>
+    return html`<form
+      class="panel"
+      aria-label="New run"
+      @submit=${this.#start}
+      @keydown=${this.#onKeydown}
+      @paste=${(/** @type {ClipboardEvent} */ event) => this.#takeFiles(event, event.clipboardData)}
+      @drop=${(/** @type {DragEvent} */ event) => this.#takeFiles(event, event.dataTransfer)}
+      @dragover=${(/** @type {DragEvent} */ event) => event.dataTransfer?.types.includes("Files") && event.preventDefault()}
+    >
       <label>
         Agent
         <select name="agent" @change=${this.#onAgentChange}>
@@ -77,6 +86,11 @@ export class MidrunNewRun extends FocusElement {
         What should it do?
         <textarea name="task" required rows="3" .value=${loadDraft(DRAFT_NAME)} @input=${this.#onInput}></textarea>
       </label>
+      <div>
+        <midrun-attachments .draft=${DRAFT_NAME} @emptied=${() => this.renderRoot.querySelector("textarea")?.focus()}></midrun-attachments>
+        <button type="button" title=${LIMITS_TEXT} @click=${() => this.#attachments?.choose()}>Attach files…</button>
+        <span class="dim">or paste or drop them here. ${LIMITS_TEXT}.</span>
+      </div>
       ${this.store?.hasRole("operator") ? this.#renderCaps() : nothing}
       ${this._problem ? html`<p class="problem" role="alert">${this._problem}</p>` : nothing}
       <div class="row">
@@ -84,6 +98,18 @@ export class MidrunNewRun extends FocusElement {
         <button type="button" @click=${this.#close}>Discard</button>
       </div>
     </form>`;
+  }
+
+  get #attachments() {
+    return /** @type {import("./attachments.js").Attachments | null} */ (this.renderRoot.querySelector("midrun-attachments"));
+  }
+
+  /** Add the files of a paste or a drop. @param {Event} event @param {DataTransfer | null} transfer */
+  #takeFiles(event, transfer) {
+    const files = filesOf(transfer);
+    if (!files.length) return;
+    event.preventDefault();
+    void this.#attachments?.add(files);
   }
 
   #renderCaps() {
@@ -120,6 +146,7 @@ export class MidrunNewRun extends FocusElement {
 
   #close = () => {
     saveDraft(DRAFT_NAME, "");
+    this.#attachments?.clear();
     this.#emit("midrun-done", undefined);
   };
 
@@ -136,7 +163,8 @@ export class MidrunNewRun extends FocusElement {
     this._busy = true;
     this._problem = "";
     try {
-      const body = { agent: form.get("agent"), input: form.get("task"), caps };
+      const files = this.#attachments?.bodies ?? [];
+      const body = { agent: form.get("agent"), input: form.get("task"), caps, ...(files.length ? { files } : {}) };
       const run = await this.store?.api.post("/v1/runs", body, { key: this._requestKey });
       this.#emit("midrun-started", run.run_id);
       this.#close();

@@ -10,9 +10,11 @@
  */
 import { css, nothing } from "./lit.js";
 import { formatCount, formatShortId } from "./format.js";
+import { renderFiles } from "./file-view.js";
 import { NewsDetector } from "./notifications.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
+import "./artifacts.js";
 import "./asks.js";
 import "./caps.js";
 import "./controls.js";
@@ -164,13 +166,14 @@ export class MidrunRun extends StoreElement {
         midrun-report,
         midrun-result,
         midrun-steps,
+        midrun-artifacts,
         .finished midrun-effects {
           order: 1;
         }
         .finished midrun-steps {
           order: 2;
         }
-        .page:not(.finished) > .side > :not(midrun-asks, midrun-frames),
+        .page:not(.finished) > .side > :not(midrun-asks, midrun-frames, midrun-artifacts),
         .finished > .side > :not(midrun-asks, midrun-frames, midrun-effects) {
           order: 2;
         }
@@ -229,6 +232,12 @@ export class MidrunRun extends StoreElement {
       </button>`;
   }
 
+  /** Open an artifact that a row of the transcript names. @param {CustomEvent<{name: string, version: number}>} event */
+  _openArtifact({ detail }) {
+    const panel = /** @type {import("./artifacts.js").Artifacts | null} */ (this.renderRoot.querySelector("midrun-artifacts"));
+    void panel?.show(detail.name, detail.version);
+  }
+
   get _steps() {
     return /** @type {import("./steps.js").Steps | null} */ (this.renderRoot.querySelector("midrun-steps"));
   }
@@ -238,15 +247,18 @@ export class MidrunRun extends StoreElement {
     if (!store) return nothing;
     if (!run) return html`<midrun-controls .store=${store}></midrun-controls>`;
     const isFinished = FINISHED_PHASES.has(run.phase);
-    return html`<div class=${isFinished ? "page finished" : "page"}>
-      <div class="title">${this._renderTask(run.task)} ${renderFacts(store, run)} <slot name="header"></slot></div>
+    return html`<div class=${isFinished ? "page finished" : "page"} @midrun-artifact=${this._openArtifact}>
+      <div class="title">
+        ${this._renderTask(run.task)} ${renderFacts(store, run)} ${renderFiles(store, filesOfTask(store))}
+        <slot name="header"></slot>
+      </div>
       <midrun-plan
         .store=${store}
         @midrun-item=${(/** @type {CustomEvent<number>} */ { detail }) => this._steps?.showItem(detail)}
       ></midrun-plan>
       <div class="main">
         <midrun-report .store=${store}></midrun-report>
-        ${isFinished ? renderResult(store) : nothing}
+        ${isFinished ? html`${renderResult(store)}${renderArtifacts(store)}` : nothing}
         <midrun-steps .store=${store}></midrun-steps>
         ${isFinished ? nothing : renderResult(store)}
         <midrun-timeline .store=${store}></midrun-timeline>
@@ -255,6 +267,7 @@ export class MidrunRun extends StoreElement {
       <div class="side">
         <midrun-asks .store=${store}></midrun-asks>
         <midrun-frames .store=${store}></midrun-frames>
+        ${isFinished ? nothing : renderArtifacts(store)}
         <midrun-caps .store=${store}></midrun-caps>
         <midrun-effects .store=${store}></midrun-effects>
         <midrun-takeover .store=${store}></midrun-takeover>
@@ -267,6 +280,15 @@ export class MidrunRun extends StoreElement {
 
 /** Render the result: above the transcript of a finished run, below that of a failed one. @param {import("./run-store.js").RunStore} store */
 const renderResult = (store) => html`<midrun-result .store=${store}></midrun-result>`;
+
+/** Render the artifacts: beside the transcript, above that of a finished run. @param {import("./run-store.js").RunStore} store */
+const renderArtifacts = (store) => html`<midrun-artifacts .store=${store}></midrun-artifacts>`;
+
+/** Return the files of the task, which is the page's heading. @param {import("./run-store.js").RunStore} store */
+function filesOfTask({ turns, events: [first] }) {
+  const task = turns.items.find(({ kind, inherited }) => kind === "task" && !inherited);
+  return task?.files ?? (first?.type === "run.created" ? first.data.files : []);
+}
 
 /**
  * Render the facts below the task: agent, framework, labels, the runs that it came from, its id.

@@ -92,6 +92,8 @@ export class Steps extends StoreElement {
       notes: store?.notes ?? new Map(),
       base: store?.api.base ?? "",
       isLost,
+      store: store ?? null,
+      artifacts: run.artifacts ?? [],
     };
     if (!row.style) {
       const messages = row.turns.map((turn) => renderTurn(turn, { ...context, isContinuation: false }));

@@ -27,7 +27,7 @@ const FILTERS = /** @type {[string, string][]} */ ([
 
 const GROUP_PATTERNS = /** @type {[RegExp, Group][]} */ ([
   [/^(undo|residue)\./, "effects"],
-  [/^call\./, "tools"],
+  [/^(call|artifact)\./, "tools"],
   [/^(plan|frame|answer|history|lease|stop|cap\.reached)/, "steps"],
   [/./, "control"],
 ]);

@@ -1,6 +1,6 @@
 // @ts-check
 /**
- * `<midrun-transcript>`: the words of a run as they are written, its calls, and its result.
+ * `<midrun-transcript>`: the words of a run as they are written, its calls, result and artifacts.
  *
  * Attributes: `run`, `base`, `token` as for `<midrun-controls>`. Slots: `empty` (shown before the
  * first turn) and `end` (below the result). Inside a box of the page that scrolls, it follows new
@@ -9,6 +9,7 @@
 import { css, nothing } from "./lit.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
+import "./artifacts.js";
 import "./result.js";
 import "./steps.js";
 import { html } from "./template.js";
@@ -27,14 +28,21 @@ export class MidrunTranscript extends StoreElement {
     `,
   ];
 
+  /** @param {CustomEvent<{name: string, version: number}>} event */
+  _openArtifact({ detail }) {
+    const panel = /** @type {import("./artifacts.js").Artifacts | null} */ (this.renderRoot.querySelector("midrun-artifacts"));
+    void panel?.show(detail.name, detail.version);
+  }
+
   render() {
     const { store } = this;
     if (!store) return nothing;
     if (store.problem) return html`<p data-tone="stop" role="alert">${store.problem.message}</p>`;
     if (!store.run) return html`<p class="dim">Loading the run…</p>`;
     return html`${this.renderConnection()}
-      <midrun-steps .store=${store}><slot name="empty" slot="empty">Nothing has been done so far.</slot></midrun-steps>
+      <midrun-steps .store=${store} @midrun-artifact=${this._openArtifact}><slot name="empty" slot="empty">Nothing has been done so far.</slot></midrun-steps>
       <midrun-result .store=${store}></midrun-result>
+      <midrun-artifacts .store=${store}></midrun-artifacts>
       <slot name="end"></slot>`;
   }
 }

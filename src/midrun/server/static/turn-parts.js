@@ -1,6 +1,7 @@
 // @ts-check
 /** Templates of turns: their text, the place where it was interrupted, and their folded calls. */
 import { nothing } from "./lit.js";
+import { renderFiles } from "./file-view.js";
 import { renderEmphasis } from "./emphasis.js";
 import { STEP_STYLES, formatBy, formatTimeOfDay } from "./format.js";
 import { icon } from "./icons.js";
@@ -13,7 +14,9 @@ import { exact, html } from "./template.js";
 /** @typedef {import("./run-store.js").LiveReply} LiveReply */
 /**
  * `notes` are by call; `isLost`: the worker or the server is silent, so "running" is in doubt.
- * @typedef {{you: string, notes: Map<string, string>, base: string, isLost: boolean}} TurnContext
+ * `artifacts`: all versions that calls have shown.
+ * @typedef {{you: string, notes: Map<string, string>, base: string, isLost: boolean,
+ *   store: import("./run-store.js").RunStore | null, artifacts: import("./types.js").ArtifactView[]}} TurnContext
  */
 
 /** The tool that changes the plan; the plan itself is shown instead of its calls. */
@@ -30,7 +33,7 @@ export const visibleCalls = (turn) => turn.calls.filter((call) => call.tool !== 
 export const hasContent = (turn) =>
   (turn.kind !== "task" || turn.inherited) &&
   !(turn.role === "runtime" && turn.kind === "held") &&
-  Boolean(turn.text || turn.thinking || visibleCalls(turn).length);
+  Boolean(turn.text || turn.thinking || turn.files?.length || visibleCalls(turn).length);
 
 /**
  * Render the icon and the label of a style.
@@ -68,6 +71,7 @@ export function renderTurn(turn, context) {
       : nothing}
     ${context.isContinuation ? html`<span class="break" data-tone="ok">continued here</span>` : nothing}
     ${turn.text ? renderText(turn) : nothing}
+    ${renderFiles(context.store, turn.files)}
     ${turn.interrupted
       ? html`<span class="break" data-tone="hold">interrupted here; the text above is kept</span>`
       : nothing}
@@ -101,7 +105,22 @@ function renderCall(call, context) {
             <dd><a href=${`${context.base}/runs/${call.child}`}>${call.child}</a></dd>`
         : nothing}
     </dl>
-  </details>`;
+  </details>${renderShown(call, context)}${renderFiles(context.store, call.files)}`;
+}
+
+/** Render a button for each artifact that a call has shown; it opens the panel. @param {CallSummary} call @param {TurnContext} context */
+function renderShown({ id }, { artifacts }) {
+  const open = (/** @type {Event} */ event, /** @type {import("./types.js").ArtifactView} */ { name, version }) =>
+    event.target?.dispatchEvent(
+      new CustomEvent("midrun-artifact", { detail: { name, version }, bubbles: true, composed: true }),
+    );
+  return artifacts
+    .filter(({ call }) => call === id)
+    .map(
+      (shown) => html`<button class="link shown" aria-haspopup="dialog" @click=${(/** @type {Event} */ event) => open(event, shown)}>
+        ${shown.name}${shown.version > 1 ? `, version ${shown.version}` : ""}
+      </button>`,
+    );
 }
 
 /** Return the start of a call's last attempt. @param {CallSummary} call @param {string} you */
