@@ -23,7 +23,7 @@ from tests.unit.server.conftest import ACTORS, make_token
 AXE: Final = ROOT / "tools" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 AXE_RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
-TIMEOUT_S: Final = 8
+TIMEOUT_S: Final = 60
 """A condition of the page that is not met after so long fails its test."""
 
 CHROMIUM_FLAGS: Final = [
