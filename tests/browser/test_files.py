@@ -3,12 +3,12 @@
 import base64
 from typing import Final
 
-from playwright.async_api import Page, expect
+from playwright.async_api import FilePayload, Page, expect
 
 from midrun import File
 from tests.browser.harness import Harness, find_violations
-from tests.browser.run_page import RunPage, check_reload, open_at_tool
-from tests.browser.stage import Stage, Use
+from tests.browser.run_page import check_reload, open_at_tool
+from tests.browser.stage import Stage
 from tests.unit.server.conftest import ACTORS
 
 PICTURE: Final = base64.b64decode(
@@ -35,7 +35,7 @@ async def attach(page: Page, *files: File, button: str = "Attach files") -> None
     async with page.expect_file_chooser() as chosen:
         await page.get_by_role("button", name=button).click()
     await (await chosen.value).set_files(
-        [{"name": one.name, "mimeType": one.media_type, "buffer": one.data} for one in files]
+        [FilePayload(name=one.name, mimeType=one.media_type, buffer=one.data) for one in files]
     )
 
 
