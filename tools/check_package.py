@@ -30,6 +30,7 @@ USES: Final = {
     "google": "from midrun.models.registry import model_of; model_of('google:gemini-x')",
     "langchain": "import midrun.hosts.langchain",
     "mcp": "from midrun.mcp import mcp_tools",
+    "oidc": "from midrun.server.oidc import oidc; oidc('https://id.example', audience='a')",
     "openai": "from midrun.models.registry import model_of; model_of('openai:gpt-x')",
     "openai-agents": "import midrun.hosts.openai_agents",
     "otel": "import midrun.followers.otel_metrics, midrun.followers.spans",

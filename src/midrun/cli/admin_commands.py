@@ -1,12 +1,13 @@
-"""Commands for the operation of a server: `config`."""
+"""Commands for the operation of a server: `config` and `users`."""
 
 import re
 from argparse import Namespace
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from midrun.cli.output import CommandOutput
-from midrun.cli.run_commands import check_service
+from midrun.cli.run_commands import check_service, require_server
 from midrun.cli.settings import (
     SECRET_NAMES,
     SETTINGS_PREFIX,
@@ -14,7 +15,12 @@ from midrun.cli.settings import (
     list_names,
     suggest_name,
 )
+from midrun.core.ids import MICROS_PER_SECOND, Micros
 from midrun.errors import Misconfigured
+from midrun.ports.environment import read_wall_clock
+
+if TYPE_CHECKING:
+    from midrun.server import UsersFile
 
 
 async def config(args: Namespace, out: CommandOutput) -> int:
@@ -63,3 +69,55 @@ def _hide_password(text: str) -> str:
     """Return an address without its password, wherever a driver accepts one."""
     text = re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", text)
     return re.sub(r"(password=)[^&\s]*", r"\1***", text)
+
+
+async def users(args: Namespace, out: CommandOutput) -> int:
+    """Change or list the users in a file. A new token is printed once and stored nowhere.
+
+    Raises:
+        Misconfigured: the name or the file is missing or unusable.
+    """
+    require_server()
+    from midrun.server import UsersFile  # noqa: PLC0415 - needs the extra `server`
+
+    if args.users_file is None:
+        problem = "name the file with the users, or set MIDRUN_USERS_FILE"
+        raise Misconfigured("--users-file", problem)
+    file = UsersFile(args.users_file)
+    if args.action == "list":
+        _print_users(file, out)
+        return 0
+    if not args.name:
+        raise Misconfigured("NAME", f"name the user: midrun users {args.action} NAME")
+    if args.action == "revoke":
+        file.revoke(args.name)
+        out.write({"revoked": args.name}, f"revoked {args.name}: its tokens are not valid")
+        return 0
+    if args.action == "add":
+        token = file.add(args.name, args.role)
+    else:
+        token = file.rotate(args.name, args.overlap)
+    out.write({"name": args.name, "token": token}, token)
+    return 0
+
+
+def _print_users(file: "UsersFile", out: CommandOutput) -> None:
+    now = read_wall_clock()
+    stored = file.load().users
+    width = max((len(user.name) for user in stored), default=0)
+    for user in stored:
+        tokens = user.list_valid_tokens(now)
+        ending = [token.expires_at for token in tokens if token.expires_at is not None]
+        row = {
+            "name": user.name,
+            "role": user.role,
+            "tokens": len(tokens),
+            "next_expiry": min(ending, default=None),
+        }
+        count = "1 token" if len(tokens) == 1 else f"{len(tokens)} tokens"
+        left = f", {len(ending)} of them for {_hours_until(min(ending), now)}" if ending else ""
+        out.write(row, f"{user.name:<{width}}  {user.role:<8}  {count}{left}")
+
+
+def _hours_until(then: Micros, now: Micros) -> str:
+    return f"{(then - now) / MICROS_PER_SECOND / 3600:.1f} h"

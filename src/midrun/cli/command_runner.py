@@ -53,7 +53,8 @@ OPTION_BY_ARGUMENT: Final = {
     "thread": "--thread",
     "tls_cert": "--tls-cert",
     "tls_key": "--tls-key",
-    "token= or auth": "--token-file, or set MIDRUN_TOKEN",
+    "users_file": "--users-file",
+    "token= or auth": "--token-file or --users-file, or set MIDRUN_TOKEN",
     "url": "--url",
 }
 """Argument of a Python function → the option of the command that sets it."""

@@ -6,6 +6,7 @@ function. The command of a control needs neither: it is made from the control's 
 """
 
 from argparse import ArgumentTypeError
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +38,18 @@ def _parse_speed(text: str) -> float:
     return speed
 
 
+_DURATION_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def _parse_duration(text: str) -> timedelta:
+    number, unit = text[:-1], text[-1:]
+    if text == "0":
+        return timedelta()
+    if not number.isdecimal() or unit not in _DURATION_UNITS:
+        raise ArgumentTypeError(f"must be like 30m, 24h or 7d, got {text!r}")
+    return timedelta(**{_DURATION_UNITS[unit]: int(number)})
+
+
 # ── arguments of several commands ────────────────────────────────────────────────────────────
 
 _OUTPUT_OPTIONS: Final = (
@@ -63,6 +76,13 @@ _ASK: Final = (
     *TARGET_OPTIONS,
     Arg("ask", "id of the ask in `asks`; or RUN, if it has only one", "ASK"),
 )
+USERS_FILE_OPTION: Final = Arg(
+    "--users-file",
+    "file with several users, their roles and hashes of their tokens; see midrun users",
+    "FILE",
+    type=Path,
+)
+
 UNSET_OPTIONS: Final = frozenset({"--config", "--json"})
 """Options that are no settings: they can only be typed."""
 
@@ -147,6 +167,17 @@ _SERVE_OPTIONS: Final = (
         "file with the token of the operator (default: $MIDRUN_TOKEN, or one that "
         "is saved for this folder)",
         "FILE",
+    ),
+    USERS_FILE_OPTION,
+    Arg("--oidc-issuer", "accept the tokens of this OpenID Connect provider", "URL"),
+    Arg("--oidc-audience", "the audience that its tokens must have", "NAME"),
+    Arg("--oidc-name-claim", "the claim with the user's name (sub)", "CLAIM", default="sub"),
+    Arg("--oidc-role-claim", "the claim with roles (role)", "CLAIM", default="role"),
+    Arg(
+        "--oidc-role",
+        "the role for a value of that claim: staff=user (default: of the same name)",
+        "VALUE=ROLE",
+        kind="list",
     ),
     Arg(
         "--allow-host",
@@ -410,6 +441,37 @@ COMMAND_GROUPS: Final = {
             "lift a halt; the halted runs go on",
             ("midrun lift", "midrun lift --scope agent:researcher"),
             (*TARGET_OPTIONS, _SCOPE),
+        ),
+        "users": CommandSpec(
+            "admin_commands.users",
+            "add, list and revoke the users of a server; rotate their tokens",
+            (
+                "midrun users add ada --role operator --users-file users.json",
+                "midrun users rotate ada --overlap 24h --users-file users.json",
+                "midrun users revoke ada --users-file users.json",
+                "midrun users list --users-file users.json",
+            ),
+            (
+                Arg("action", "the change", choices=("add", "rotate", "revoke", "list")),
+                Arg("name", "the user", "NAME", nargs="?"),
+                USERS_FILE_OPTION,
+                Arg(
+                    "--role",
+                    "viewer sees all runs, user controls their own, operator all (user)",
+                    choices=("viewer", "user", "operator"),
+                    default="user",
+                ),
+                Arg(
+                    "--overlap",
+                    "how long the earlier tokens stay valid after rotate (24h)",
+                    "TIME",
+                    default="24h",
+                    type=_parse_duration,
+                ),
+                Arg("--config", "TOML file with settings (default: $MIDRUN_CONFIG)", "FILE"),
+                Arg("--json", "print one JSON value per line", kind="flag"),
+            ),
+            opens_target=True,
         ),
         "config": CommandSpec(
             "admin_commands.config",

@@ -41,7 +41,7 @@ from midrun.workers.concurrency_limits import Fleet
 from midrun.workers.local import RunPlacement
 
 if TYPE_CHECKING:
-    from midrun.server import Network
+    from midrun.server import Auth, Network
 
 # Setup of a worker or a server: its engine, its limits, its followers.
 
@@ -251,23 +251,65 @@ def check_service(args: Namespace) -> None:
     build_worker(args, ())
     if args.service != "serve":
         return
-    _require_server()
+    require_server()
     from midrun.server.request_checks import parse_address  # noqa: PLC0415 - needs the extra
     from midrun.server.serve import check_exposure  # noqa: PLC0415 - needs the extra
 
     hosts, public = args.allow_host or (), args.public_url
-    has_credential = args.token is not None
+    has_credential = args.token is not None or _build_auth(args) is not None
     check_exposure(args.host, has_credential=has_credential, is_named=bool(hosts or public))
     parse_address(hosts, args.allow_origin or (), public)
     _build_network(args).check()
 
 
-def _require_server() -> None:
+def require_server() -> None:
     """Refuse to go on without the packages of the extra `server`."""
     try:
         import midrun.server  # noqa: PLC0415, F401 - needs the extra
     except ImportError as error:
         raise Misconfigured("serve", f"install midrun[server] ({error})") from error
+
+
+def _build_auth(args: Namespace) -> "Auth | None":
+    """Return the authentication of several users; None if there is only one token.
+
+    Raises:
+        Misconfigured: there is a token, too, or a setting is unusable.
+    """
+    ways: list[Auth] = []
+    if args.users_file is not None:
+        from midrun.server import UsersFile  # noqa: PLC0415 - needs the extra `server`
+
+        users = UsersFile(args.users_file)
+        users.load()  # at the start an unusable file is an error; later it is logged
+        ways.append(users)
+    if args.oidc_issuer:
+        ways.append(_build_oidc(args))
+    if not ways:
+        return None
+    if args.token is not None:
+        problem = "cannot be combined with a token. Leave MIDRUN_TOKEN and --token-file out"
+        raise Misconfigured("--users-file and --oidc-issuer", problem)
+    from midrun.server import FirstOf  # noqa: PLC0415 - needs the extra `server`
+
+    return ways[0] if len(ways) == 1 else FirstOf(*ways)
+
+
+def _build_oidc(args: Namespace) -> "Auth":
+    if not args.oidc_audience:
+        raise Misconfigured("--oidc-issuer", "needs --oidc-audience: the name of this server")
+    try:
+        from midrun.server.oidc import oidc  # noqa: PLC0415 - needs the extra `oidc`
+    except ImportError as error:
+        raise Misconfigured("--oidc-issuer", f"install midrun[oidc] ({error})") from error
+    pairs = [word.rpartition("=") for word in args.oidc_role or ()]
+    return oidc(
+        args.oidc_issuer,
+        audience=args.oidc_audience,
+        role_claim=args.oidc_role_claim,
+        name_claim=args.oidc_name_claim,
+        roles={value: role for value, _, role in pairs} if pairs else None,
+    )
 
 
 def _build_network(args: Namespace) -> "Network":
@@ -284,9 +326,10 @@ def _build_network(args: Namespace) -> "Network":
 
 async def serve(args: Namespace, out: CommandOutput) -> int:
     """Serve an app over HTTP until interrupted."""
-    _require_server()
+    require_server()
     from midrun.server import serve as listen  # noqa: PLC0415 - needs the extra `server`
 
+    auth = _build_auth(args)
     agents = load_agents(args.app)
     midrun = build_worker(args, agents)
     _collect_garbage_rarely()
@@ -301,6 +344,7 @@ async def serve(args: Namespace, out: CommandOutput) -> int:
                 host=args.host,
                 port=args.port,
                 token=args.token,
+                auth=auth,
                 allow_hosts=args.allow_host or (),
                 allow_origins=args.allow_origin or (),
                 unsigned_checkpoints=args.unsigned_checkpoints,

@@ -19,7 +19,13 @@ from typing import Final, TypedDict, TypeGuard
 
 from msgspec import Struct
 
-from midrun.cli.command_specs import COMMANDS, SERVICES, TARGET_OPTIONS, UNSET_OPTIONS
+from midrun.cli.command_specs import (
+    COMMANDS,
+    SERVICES,
+    TARGET_OPTIONS,
+    UNSET_OPTIONS,
+    USERS_FILE_OPTION,
+)
 from midrun.errors import Misconfigured
 from midrun.runs.control_specs import CommandArgument
 
@@ -67,6 +73,9 @@ def resolve_settings(args: Namespace) -> None:
     names = [name for name in os.environ if name.startswith(SETTINGS_PREFIX)]
     environment = {name: os.environ.pop(name) for name in names}
     if not hasattr(args, "store"):  # a command without a store or server
+        if hasattr(args, "users_file"):
+            found = SettingSources(args, environment).find(USERS_FILE_OPTION)
+            args.users_file = found.value
         return
     url = getattr(args, "url", None)
     if url and args.store:

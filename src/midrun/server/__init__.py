@@ -31,10 +31,11 @@ follows from the journal, the store's rows and the clock. Start with `App._respo
 
 try:
     from midrun.server.app import App, app
-    from midrun.server.auth import Auth, Tokens, token_in
+    from midrun.server.auth import Auth, FirstOf, Tokens, token_in
     from midrun.server.limits import Limits, Quota
     from midrun.server.request_context import Bridges
     from midrun.server.serve import Network, serve
+    from midrun.server.users_file import UsersFile
 except ModuleNotFoundError as error:
     text = (
         f"Cannot import midrun.server: {error}. "
@@ -46,10 +47,12 @@ __all__ = [
     "App",
     "Auth",
     "Bridges",
+    "FirstOf",
     "Limits",
     "Network",
     "Quota",
     "Tokens",
+    "UsersFile",
     "app",
     "serve",
     "token_in",

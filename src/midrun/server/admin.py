@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from midrun.core.ids import RunId
+from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
 from midrun.core.values import TERMINAL_PHASES, Phase, Value
 from midrun.errors import MidrunError, RunNotFound
 from midrun.ports.store import HaltRecord, RunQuery
@@ -23,7 +23,7 @@ from midrun.server.request_context import (
     is_stopping,
     json_response,
 )
-from midrun.server.schemas import HaltBody, LiftBody
+from midrun.server.schemas import EndSessionsBody, HaltBody, LiftBody
 
 PROOF_HEADER: Final = "midrun-session-proof"
 """The header in which a page sends the proof of its session, in addition to the cookie."""
@@ -52,6 +52,27 @@ class NewSession(SessionActor, kw_only=True):
     """The actor of a new session, and the proof that its page sends as `PROOF_HEADER`."""
 
     proof: str
+
+
+class SessionItem(SessionActor, kw_only=True):
+    """A signed-in browser. `id` names it; `is_own` marks the session of the request."""
+
+    id: str
+    opened_at: Micros
+    expires_at: Micros
+    is_own: bool = False
+
+
+class SessionList(Value, kw_only=True):
+    """The open sessions that the answering process knows."""
+
+    items: tuple[SessionItem, ...]
+
+
+class EndedSessions(Value, kw_only=True):
+    """The number of sessions that were ended."""
+
+    ended: int
 
 
 async def set_halt(context: RequestContext) -> Response:
@@ -161,6 +182,45 @@ async def sign_out(context: RequestContext) -> Response:
     name, path, is_https = cookie_attributes(context.request.scope)
     reply.delete_cookie(name, path=path, httponly=True, samesite="strict", secure=is_https)
     return reply
+
+
+async def list_sessions(context: RequestContext) -> Response:
+    """List the signed-in browsers, newest first."""
+    own, sessions = context.caller.secret, context.server.sessions
+    items = [
+        SessionItem(
+            id=session_id,
+            name=session.actor.name,
+            role=session.actor.role,
+            opened_at=Micros(session.expires_at - SESSION_LIFETIME_S * MICROS_PER_SECOND),
+            expires_at=session.expires_at,
+            is_own=bool(own) and session_id == sessions.make_id(own),
+        )
+        for session_id, session in sessions.list_open()
+    ]
+    items.sort(key=lambda item: item.opened_at, reverse=True)
+    return json_response(SessionList(items=tuple(items)))
+
+
+async def end_session(context: RequestContext) -> Response:
+    """Sign one browser out; its streams end at once."""
+    context.audit.target = context.path["session"]
+    if not context.server.sessions.end_by_id(context.path["session"]):
+        problem = (
+            "Cannot end the session: this process knows no such session. See /v1/sessions."
+        )
+        raise HttpProblem("no_session", 404, problem)
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+async def end_sessions(context: RequestContext) -> Response:
+    """Sign out every browser of an actor, and void its unused codes."""
+    body = await context.decode_body(EndSessionsBody)
+    context.audit.target = body.actor
+    sessions = context.server.sessions
+    names = [session.actor.name for _, session in sessions.list_open()]
+    sessions.end_all(body.actor)
+    return json_response(EndedSessions(ended=names.count(body.actor)))
 
 
 def cookie_attributes(scope: Scope) -> tuple[str, str, bool]:

@@ -76,16 +76,30 @@ class Tokens:
         for actor in actors.values():
             if problem := find_name_problem(actor):
                 raise Misconfigured("server", problem)
-        self._actors = tuple((_hash_token(token), actor) for token, actor in actors.items())
+        self._actors = tuple((hash_token(token), actor) for token, actor in actors.items())
 
     async def __call__(self, token: str) -> Actor | None:
         """Return the actor of `token`, or None."""
-        shown = _hash_token(token)
+        shown = hash_token(token)
         found = None
         for known, actor in self._actors:  # no early return: see the class
             if compare_digest(known, shown):
                 found = actor
         return found
+
+
+class FirstOf:
+    """Several ways to authenticate: the first that accepts a token decides."""
+
+    def __init__(self, *ways: Auth) -> None:
+        self._ways = ways
+
+    async def __call__(self, token: str) -> Actor | None:
+        """Return the actor of `token`, or None."""
+        for way in self._ways:
+            if (actor := await way(token)) is not None:
+                return actor
+        return None
 
 
 def token_in(folder: Path) -> str:
@@ -141,7 +155,8 @@ def _read_token(path: Path) -> str:
     return token
 
 
-def _hash_token(token: str) -> bytes:
+def hash_token(token: str) -> bytes:
+    """Return the hash under which a token is known."""
     return sha256(token.encode(errors="surrogateescape")).digest()
 
 
@@ -173,6 +188,9 @@ SESSION_LIFETIME_S: Final = 12 * 3600
 CODE_LIFETIME_S: Final = 600.0
 SESSIONS_MAX: Final = 256
 """The number of sessions in memory. A signed session that is evicted stays valid."""
+
+SESSION_ID_CHARS: Final = 16
+"""Length of a session's id, in hexadecimal characters; it reveals nothing of the cookie."""
 
 ENDED_SESSIONS_MAX: Final = 4096
 SECRET_MAX_CHARS: Final = 2048
@@ -304,6 +322,29 @@ class Sessions:
     def end(self, secret: str) -> None:
         """End a session; its streams end with it."""
         self._end(_hash_secret(secret))
+
+    def list_open(self) -> list[tuple[str, SignInSession]]:
+        """Return the id of each session that this process knows, with the session."""
+        now = self._clock()
+        known = {**self._evicted, **self._sessions}
+        return [
+            (name[:SESSION_ID_CHARS], session)
+            for name, session in known.items()
+            if session.expires_at > now
+        ]
+
+    def end_by_id(self, session_id: str) -> bool:
+        """End the session with this id; return False if there is none."""
+        known = {**self._evicted, **self._sessions}
+        found = [name for name in known if name[:SESSION_ID_CHARS] == session_id]
+        for name in found:
+            self._end(name)
+        return bool(found)
+
+    @staticmethod
+    def make_id(secret: str) -> str:
+        """Return the id of a session: the beginning of the hash of its cookie."""
+        return _hash_secret(secret)[:SESSION_ID_CHARS]
 
     def _find_in_memory(self, secret_hash: str) -> SignInSession | None:
         return self._sessions.get(secret_hash) or self._evicted.get(secret_hash)

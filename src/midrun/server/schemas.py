@@ -214,3 +214,9 @@ class LiftBody(Body, kw_only=True):
     """The halt to lift."""
 
     scope: Annotated[str, Meta(pattern=HALT_SCOPE_PATTERN)]
+
+
+class EndSessionsBody(Body, kw_only=True):
+    """The actor whose browsers are signed out."""
+
+    actor: Annotated[str, Meta(min_length=1, max_length=200)]

@@ -180,6 +180,7 @@ def _write_openapi(url: str, runs: list[str], path: Path) -> Path:
         "command": ["cmd_1", "cmd_5", "cmd_none"],
         "frame": ["f1"],
         "hash": ["0" * 64, "x"],
+        "session": ["s1"],
     }
     for operations in openapi["paths"].values():
         for operation in operations.values():

@@ -13,9 +13,9 @@ from anyio.lowlevel import checkpoint
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from midrun import Actor, Midrun, Misconfigured
+from midrun import Actor, Agent, Midrun, Misconfigured
 from midrun.core.ids import MICROS_PER_SECOND, Micros
-from midrun.models import Use
+from midrun.models import ScriptedModel, Use
 from midrun.ports.environment import read_boot_clock, read_wall_clock
 from midrun.server import App, Auth, Limits, Tokens, app
 from midrun.server import serve as serve_forever
@@ -30,7 +30,13 @@ from midrun.server.auth import (
     derive_key,
 )
 from midrun.testing.controllable_tools import ControllableTools
-from tests.unit.server.conftest import TIMEOUT_S, StartServer, make_token, serve_on_loopback
+from tests.unit.server.conftest import (
+    ACTORS,
+    TIMEOUT_S,
+    StartServer,
+    make_token,
+    serve_on_loopback,
+)
 from tests.unit.server.sse_stream import open_event_stream
 
 TOKEN = make_token("me")
@@ -235,6 +241,29 @@ async def test_end_sessions_ends_the_sessions_streams_and_codes_of_one_user(
     assert (await browsers[0].post("/v1/session", json={}, headers=headers)).status_code == 401
     await get_cookie(browsers[0], f"Code {server.app.code('ann')}")
     assert (await browsers[0].get("/v1/runs")).status_code == 200
+
+
+async def test_an_operator_lists_sessions_and_ends_one_or_all_of_an_actor(
+    serve: StartServer,
+) -> None:
+    """A stolen laptop is signed out without a restart and without a new token."""
+    server = await serve(Agent("actor", model=ScriptedModel(["Done."])))
+    browsers = [await server.client(None) for _ in range(4)]
+    for browser, who in zip(browsers, ("ann", "ann", "bob", "olga"), strict=True):
+        await get_cookie(browser, f"Code {server.app.code(ACTORS[who])}")
+    olga = browsers[3]
+    listed = (await olga.get("/v1/sessions")).json()["items"]
+    assert sorted(each["name"] for each in listed) == ["ann", "ann", "bob", "olga"]
+    assert [each["name"] for each in listed if each.get("is_own")] == ["olga"]
+    assert all(each["opened_at"] < each["expires_at"] for each in listed)
+    (bob,) = [each["id"] for each in listed if each["name"] == "bob"]
+    assert (await olga.delete(f"/v1/sessions/{bob}")).status_code == 204
+    assert (await olga.delete(f"/v1/sessions/{bob}")).status_code == 404
+    ended = await olga.post("/v1/sessions/end", json={"actor": "ann"})
+    assert ended.json() == {"ended": 2}
+    statuses = [(await browser.get("/v1/runs")).status_code for browser in browsers]
+    assert statuses == [401, 401, 401, 200]
+    assert len((await olga.get("/v1/sessions")).json()["items"]) == 1
 
 
 def test_end_sessions_also_ends_sessions_that_this_process_has_not_seen() -> None:
