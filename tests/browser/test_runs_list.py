@@ -49,6 +49,24 @@ async def test_a_chip_counts_and_shows_its_kind(harness: Harness, stage: Stage) 
         await expect(page.locator("tbody .task a")).to_have_text(tasks)
 
 
+async def test_runs_are_found_by_words_of_their_task_and_result(
+    harness: Harness, stage: Stage
+) -> None:
+    """Those of the server, not only those that the page has loaded; within the filter."""
+    page = await harness.page(await serve_all_states(harness, stage))
+    search, tasks = page.get_by_role("searchbox"), page.locator("tbody .task a")
+    await search.fill("hello")  # the result of a run
+    await expect(tasks).to_have_text(["Sort the mail"])
+    await search.fill("co")
+    await expect(tasks).to_have_count(2)
+    await page.get_by_role("button", name="Paused 2").click()
+    await expect(tasks).to_have_text(["Count the invoices"])
+    await search.fill("nothing like that")
+    await expect(page.get_by_text("No runs match this filter and search.")).to_be_visible()
+    await search.fill("")
+    await expect(tasks).to_have_count(2)
+
+
 async def test_a_run_that_waits_for_another_person_does_not_need_you(
     harness: Harness, stage: Stage
 ) -> None:

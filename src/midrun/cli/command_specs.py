@@ -348,6 +348,7 @@ COMMAND_GROUPS: Final = {
             "list runs, newest first",
             (
                 "midrun ls --phase waiting",
+                'midrun ls --search "bill vendor"',
                 "midrun ls --watch",
                 "midrun ls --json | jq -r .run_id",
             ),
@@ -356,6 +357,11 @@ COMMAND_GROUPS: Final = {
                 Arg("--phase", "only runs in this phase: running, paused, waiting …"),
                 Arg("--agent", "only runs of this agent", "NAME"),
                 Arg("--label", "only runs with this label", "WORD"),
+                Arg(
+                    "--search",
+                    "only runs with these words in task, agent, labels or output",
+                    "TEXT",
+                ),
                 Arg("--limit", "max number of runs (50)", default="50", type=int),
                 Arg("--watch", "list them again every two seconds", kind="flag"),
             ),

@@ -64,7 +64,11 @@ async def _list_runs(
 ) -> list[StyledLine]:
     """Return the lines of the list; write them at once if they are for programs."""
     page = await midrun.runs(
-        phase=args.phase, agent=args.agent, label=args.label, limit=args.limit
+        phase=args.phase,
+        agent=args.agent,
+        label=args.label,
+        search=args.search,
+        limit=args.limit,
     )
     if out.as_json:
         for view in page.items:
@@ -83,7 +87,7 @@ async def _list_runs(
 
 
 def _format_no_runs(args: Namespace) -> str:
-    if args.phase or args.agent or args.label:
+    if args.phase or args.agent or args.label or args.search:
         return f"no matching runs; list all: {format_command(args, 'ls')}"
     start = format_command(args, "run", "app.py", '"the task"')
     return f"no runs; start one: {start}"

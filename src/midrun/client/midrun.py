@@ -138,6 +138,7 @@ class RemoteMidrun:
         agent: str | None = None,
         label: str | None = None,
         thread: str | None = None,
+        search: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[RunView]:
@@ -147,6 +148,7 @@ class RemoteMidrun:
             "agent": agent or "",
             "label": label or "",
             "thread": thread or "",
+            "search": validation.check_search(search),
         }
         page = await self._fetch_items(params, limit, cursor or "")
         # The list has only a row of each run; the view of each run is a request of its own.

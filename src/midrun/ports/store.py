@@ -112,8 +112,9 @@ class Change(Struct, frozen=True, kw_only=True):
 class RunQuery(Struct, frozen=True, kw_only=True):
     """Selects runs for a list. An empty filter does not apply; all others must match.
 
-    `owner` selects the runs of a user. `decider` selects the runs of a user and all runs with
-    an open ask that names this user.
+    `search` selects the runs whose task, agent, labels or output have, for each of its words, a
+    word that begins with it. `owner` selects the runs of a user. `decider` selects the runs of
+    a user and all runs with an open ask that names this user.
     """
 
     phases: tuple[Phase, ...] = ()
@@ -124,6 +125,7 @@ class RunQuery(Struct, frozen=True, kw_only=True):
     owner: str = ""
     decider: str = ""
     attention: bool = False
+    search: str = ""
     limit: int = 50
     cursor: str = ""
 

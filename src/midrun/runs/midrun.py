@@ -415,10 +415,14 @@ class Midrun:
         agent: str | None = None,
         label: str | None = None,
         thread: str | None = None,
+        search: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[RunView]:
         """Return a page of runs, newest first, that match all given filters.
+
+        `search` finds runs by words of their task, agent, labels and output: for each of its
+        words, one must begin with it. Case and accents do not matter.
 
         Pass `page.cursor` as `cursor` to get the next page; it is empty on the last one. A run
         whose journal cannot be read is listed, with the reason in its `error`.
@@ -431,6 +435,7 @@ class Midrun:
             agent=validation.check_name("agent", agent or ""),
             label=validation.check_name("label", label or ""),
             thread=validation.check_name("thread", thread or ""),
+            search=validation.check_search(search),
             limit=validation.check_positive_int("limit", limit),
             cursor=validation.check_text("cursor", cursor or ""),
         )

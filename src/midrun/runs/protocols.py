@@ -157,6 +157,7 @@ class AnyMidrun(Protocol):
         agent: str | None = ...,
         label: str | None = ...,
         thread: str | None = ...,
+        search: str | None = ...,
         limit: int = ...,
         cursor: str | None = ...,
     ) -> Page[RunView]: ...

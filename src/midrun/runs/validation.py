@@ -79,6 +79,23 @@ def check_name(argument: str, value: object, max_chars: int = NAME_MAX_CHARS) ->
     return checked
 
 
+SEARCH_MAX_CHARS: Final = 500
+"""The length of a search over runs."""
+
+
+def check_search(value: object) -> str:
+    """Return the text to search for; "" for None.
+
+    Raises:
+        Misconfigured: It is not a str, or too long.
+    """
+    text = check_text("search", "" if value is None else value)
+    if len(text) > SEARCH_MAX_CHARS:
+        problem = f"must have at most {SEARCH_MAX_CHARS} characters, got {len(text)}"
+        raise Misconfigured("search", problem)
+    return text
+
+
 def check_labels(value: object) -> tuple[str, ...]:
     """Return `value` as a tuple if it is a list of at most `LABELS_MAX` names.
 

@@ -19,7 +19,7 @@ from midrun.core.values import Phase
 from midrun.driver.delta import Delta
 from midrun.runs.control_bodies import Body
 from midrun.runs.control_specs import CONTROL_SPECS
-from midrun.runs.validation import REASON_MAX_CHARS
+from midrun.runs.validation import REASON_MAX_CHARS, SEARCH_MAX_CHARS
 from midrun.runs.wire import RunUpdate
 from midrun.server.checkpoints import EXPIRY_MAX_S
 from midrun.server.events import EVENTS_PAGE_MAX
@@ -60,6 +60,11 @@ _QUERY_PARAMETERS: Final[Mapping[str, Mapping[str, Schema]]] = {
         "parent": _TEXT_SCHEMA,
         "run": {"type": "string", "description": "only these runs: ids, separated by commas"},
         "attention": {"type": "boolean", "description": "true: only runs that need a person"},
+        "search": {
+            "type": "string",
+            "maxLength": SEARCH_MAX_CHARS,
+            "description": "words of the task, the agent, the labels or the output",
+        },
         **_PAGE_PARAMETERS,
     },
     "/v1/runs/{run}": {"until": _PHASES_SCHEMA},

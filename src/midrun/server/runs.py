@@ -21,7 +21,7 @@ from midrun.runs.control_bodies import make_files
 from midrun.runs.run import Run
 from midrun.runs.turns import count_turns
 from midrun.runs.turns import list_turns as list_turn_views
-from midrun.runs.validation import check_traceparent, convert_caps
+from midrun.runs.validation import SEARCH_MAX_CHARS, check_traceparent, convert_caps
 from midrun.runs.values import EffectView, FeedEntry, FrameView, RunView
 from midrun.runs.wire import RunPage, TurnPage
 from midrun.server.commands import Command, read_commands
@@ -179,6 +179,7 @@ async def list_runs(context: RequestContext) -> Response:
         parent=RunId(params.get("parent", "")),
         owner=context.owner_filter,
         attention=attention == "true",
+        search=query_search(params),
         limit=limit,
         cursor=params.get("cursor", ""),
     )
@@ -211,6 +212,19 @@ async def _find_rows(context: RequestContext, ids: list[str]) -> tuple[RunRow, .
             if await context.can_see(run):
                 rows.append(await context.server.store.get_row(run))
     return tuple(rows)
+
+
+def query_search(params: QueryParams) -> str:
+    """Return the search in a query.
+
+    Raises:
+        HttpProblem: 400, it is too long.
+    """
+    search = params.get("search", "")
+    if len(search) > SEARCH_MAX_CHARS:
+        problem = f"search must have at most {SEARCH_MAX_CHARS} characters, got {len(search)}"
+        raise HttpProblem("bad_query", 400, problem)
+    return search
 
 
 def query_phases(params: QueryParams) -> tuple[Phase, ...]:

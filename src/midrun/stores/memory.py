@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 
 from anyio.lowlevel import checkpoint
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from midrun.codec.hash_chain import HashChain
@@ -41,6 +41,7 @@ from midrun.ports.store import (
 from midrun.stores import validation
 from midrun.stores.cursors import MemoryFollowerCursors
 from midrun.stores.operations import JournalStore, JournalWrite, StoredRow, TakeLeaseWrite
+from midrun.stores.search import match_words, parse_search
 from midrun.stores.validation import StoredHead
 from midrun.stores.watchers import HALTS_CHANGED, Watchers
 
@@ -53,6 +54,7 @@ class _MemoryRun(Struct, kw_only=True):
     lines: list[tuple[bytes, bytes]]
     snapshot: Snapshot | None = None
     file_hashes: set[str]
+    words: list[str] = field(default_factory=list)  # for the search
 
     @property
     def stored_row(self) -> StoredRow:
@@ -134,6 +136,8 @@ class MemoryStore(JournalStore):
         stored_run.lines.extend(change.lines)
         stored_run.file_hashes.update(operation.files.hashes)
         self._files |= operation.files.bodies
+        if operation.search_words:
+            stored_run.words += operation.search_words.split(" ")
         self._watchers.notify([(run, new.seq)])
         return change.appended
 
@@ -210,10 +214,13 @@ class MemoryStore(JournalStore):
             # Runs are numbered in order of creation and never deleted. So "older than the last
             # run of the previous page" stays a stable position whatever is created meanwhile.
             before = self._runs[RunId(query.cursor)].number
+        wanted = parse_search(query.search)
         rows = [
             stored_run.row
             for stored_run in reversed(self._runs.values())
-            if stored_run.number < before and _matches_query(stored_run.row, query)
+            if stored_run.number < before
+            and _matches_query(stored_run.row, query)
+            and (not query.search or match_words(stored_run.words, wanted))
         ]
         items = tuple(rows[:limit])
         return Page(items=items, cursor=items[-1].run if len(rows) > len(items) else "")

@@ -25,10 +25,12 @@ from midrun.codec.strict_json import DEFAULT_LIMITS, JsonLimits
 from midrun.core.entries import Entry, RunImported
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head
+from midrun.core.values import TERMINAL_PHASES
 from midrun.errors import RunExists, RunNotFound, TooLarge
 from midrun.ports.environment import Clock
 from midrun.ports.store import AppendResult, Lease
 from midrun.stores import validation
+from midrun.stores.search import collect_words
 from midrun.stores.validation import (
     NO_FILES,
     AdoptedJournal,
@@ -85,6 +87,7 @@ class JournalWrite(Struct, frozen=True, kw_only=True, gc=False):
     starts: bool = False
     is_large: bool = False
     files: NamedFiles = NO_FILES
+    search_words: str = ""  # to add to the index of the search
 
     @abstractmethod
     def apply(
@@ -264,6 +267,7 @@ class JournalStore(ABC):
             stored_head=encode_first_head(head),
             is_large=is_large or bool(files),
             files=await _collect_files(entries, files),
+            search_words=collect_words(entries),
         )
         return await self._write_measured(operation)
 
@@ -288,6 +292,7 @@ class JournalStore(ABC):
             adopted=adopted,
             is_large=True,
             files=adopted.files,
+            search_words=adopted.search_words,
         )
         return await self._write_measured(operation)
 
@@ -320,6 +325,7 @@ class JournalStore(ABC):
             after=after,
             lease=lease,
             at=at,
+            search_words=_collect_last_words(entries, head),
         )
         return await self._write_measured(operation)
 
@@ -349,6 +355,7 @@ class JournalStore(ABC):
             epoch=epoch,
             limits=validation.select_valid_limits(head, limits),
             at=at,
+            search_words=_collect_last_words(entries, head),
         )
         appended = await self._write_measured(operation)
         return Lease(run=run, holder=holder, epoch=epoch), appended
@@ -361,6 +368,11 @@ async def _collect_files(
     if not files:
         return collect_files(entries, None)
     return await anyio.to_thread.run_sync(collect_files, entries, files)
+
+
+def _collect_last_words(entries: Sequence[Entry], head: Head | None) -> str:
+    """Return the words that the end of a run adds to the index; "" for other appends."""
+    return collect_words(entries) if head and head.phase in TERMINAL_PHASES else ""
 
 
 async def _encode_bodies(

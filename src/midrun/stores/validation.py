@@ -64,6 +64,7 @@ from midrun.ports.write_permissions import (
     PERSON_ENTRY_TYPES,
     UNLEASED_ENTRY_TYPES,
 )
+from midrun.stores.search import collect_words
 
 # ── Heads and rows in their stored form ──────────────────────────────────────────────────
 
@@ -566,6 +567,7 @@ class AdoptedJournal(Struct, frozen=True, kw_only=True):
     started_at: Micros
     import_body: bytes  # the body of the entry
     files: NamedFiles = NO_FILES
+    search_words: str = ""  # see `stores/search.py`
 
     def stamp_with_import(self, chain: HashChain, now: Micros) -> StampedLines:
         """Return all lines, followed by the entry that records their import."""
@@ -629,6 +631,7 @@ def verify_adopted_lines(
         started_at=records[0].at,
         import_body=encode_entry(imported),
         files=collect_files((record.entry for record in records), files),
+        search_words=collect_words(record.entry for record in records),
     )
 
 

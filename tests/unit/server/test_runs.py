@@ -182,6 +182,9 @@ async def test_the_list_of_runs_can_be_filtered(
     assert await list_ids("limit=1") == [run_ids["waits"]], "the newest first"
     assert sorted(await list_ids("attention=false")) == sorted(run_ids.values())
     expect_status(await client.get("/v1/runs?attention=maybe"), 400)
+    assert await list_ids("search=don") == [run_ids["actor"]], "by its output"
+    assert await list_ids("search=WAITS go") == [run_ids["waits"]]
+    expect_status(await client.get("/v1/runs", params={"search": "x" * 501}), 400)
 
 
 async def test_the_phase_filter_can_be_repeated(

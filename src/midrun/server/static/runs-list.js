@@ -27,6 +27,8 @@ import { html } from "./template.js";
 
 /** A button that has just changed its meaning ignores presses for so long: they meant the old one. */
 const PRESS_DELAY_MS = 400;
+/** The server is asked when the user has not typed for so long. */
+const SEARCH_DELAY_MS = 200;
 
 /** The order of the list: rows by `attention`, then by phase, then the rest by start time. */
 const ATTENTION_ORDER = ["ask", "cap", "residue"];
@@ -47,6 +49,7 @@ export class MidrunRuns extends FocusElement {
     token: { type: String },
     _filter: { state: true },
     _agent: { state: true },
+    _found: { state: true },
     _sheet: { state: true },
     _announcement: { state: true },
   };
@@ -58,6 +61,9 @@ export class MidrunRuns extends FocusElement {
     /** @type {FilterName} */
     this._filter = "all";
     this._agent = ""; // only the runs of this agent are shown; "": of every one
+    this._search = "";
+    /** The ids of the runs that the search found; null without a search. @type {Set<string> | null} */
+    this._found = null;
     /** @type {"" | "pause" | "new" | "halt"} */
     this._sheet = "";
     this._announcement = "";
@@ -73,6 +79,8 @@ export class MidrunRuns extends FocusElement {
     this._onReconnect = () => this.#dropUnanswered();
     /** @type {ReturnType<typeof setInterval> | undefined} */
     this._tick = undefined;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this._searchTimer = undefined;
   }
 
   connectedCallback() {
@@ -84,6 +92,7 @@ export class MidrunRuns extends FocusElement {
   disconnectedCallback() {
     super.disconnectedCallback();
     clearInterval(this._tick);
+    clearTimeout(this._searchTimer);
     this.#releaseStore();
   }
 
@@ -126,7 +135,8 @@ export class MidrunRuns extends FocusElement {
     const store = this._store;
     if (!store) return nothing;
     const filter = this._filter;
-    const fitting = store.rows.filter(FILTERS[filter].fits);
+    const found = this._found;
+    const fitting = store.rows.filter((row) => FILTERS[filter].fits(row) && (!found || found.has(row.run_id)));
     const shown = nestRows(fitting.filter(({ agent }) => !this._agent || agent === this._agent).sort(compareRows));
     return html`
       <div class="head row">
@@ -143,7 +153,7 @@ export class MidrunRuns extends FocusElement {
       <p class="announcement" role="status">${this._announcement}</p>
       ${store.rows.length ? this.#renderFilters() : nothing}
       ${store.rows.length ? this.#renderTable(shown) : this.#renderEmpty()}
-      ${store.olderCursor && ["all", "finished"].includes(filter)
+      ${store.olderCursor && !found && ["all", "finished"].includes(filter)
         ? html`<button class="older" @click=${() => store.loadOlder()}>Show older runs</button>`
         : nothing}
     `;
@@ -255,7 +265,33 @@ export class MidrunRuns extends FocusElement {
           </button>`,
       )}
       ${this.#renderAgentFilter(rows)}
+      <input
+        type="search"
+        class="search"
+        placeholder="Search runs"
+        aria-label="Search runs by task, agent, label or result"
+        maxlength="500"
+        @input=${this.#onSearchInput}
+      />
     </div>`;
+  }
+
+  #onSearchInput = (/** @type {Event} */ event) => {
+    this._search = /** @type {HTMLInputElement} */ (event.target).value.trim();
+    clearTimeout(this._searchTimer);
+    if (this._search) this._searchTimer = setTimeout(() => void this.#find(this._search), SEARCH_DELAY_MS);
+    else this._found = null;
+  };
+
+  /** Ask the server; a reply is ignored if the user has typed on. @param {string} text */
+  async #find(text) {
+    try {
+      const found = await this._store?.search(text);
+      if (found && text === this._search) this._found = found;
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      if (text === this._search) this._announcement = `Cannot search: ${error.message}`;
+    }
   }
 
   /** Render the choice of an agent where there are several. @param {RunRow[]} rows */
@@ -273,7 +309,7 @@ export class MidrunRuns extends FocusElement {
 
   /** @param {RunRow[]} shown */
   #renderTable(shown) {
-    if (!shown.length) return html`<p class="dim no-runs">No runs match this filter.</p>`;
+    if (!shown.length) return html`<p class="dim no-runs">No runs match this filter${this._found ? " and search" : ""}.</p>`;
     return html`<div class="scroll">
       <table>
         <thead>

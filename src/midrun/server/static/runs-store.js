@@ -132,6 +132,13 @@ export class RunsStore extends EventTarget {
     this.#store(page.items);
   }
 
+  /** Find runs by words; return their ids, of the newest ones. @param {string} text */
+  async search(text) {
+    const page = await this.api.get(`/v1/runs?limit=200&search=${encodeURIComponent(text)}`);
+    this.#store(page.items);
+    return new Set(page.items.map((/** @type {RunRow} */ row) => row.run_id));
+  }
+
   async #follow() {
     const { signal } = this._closing;
     try {

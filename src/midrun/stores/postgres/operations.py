@@ -47,6 +47,7 @@ class WriteRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     labels: tuple[str, ...] | None = None
     started_at: Micros | None = None
     files: tuple[str, ...] | None = None  # hashes
+    words: str | None = None  # for the search; only at the start and the end of a run
 
 
 class WriteAnswer(Struct, frozen=True, kw_only=True):
@@ -124,6 +125,7 @@ def build_request(
         labels=head.labels if is_new else None,
         started_at=change.started_at,
         files=operation.files.hashes or None,
+        words=operation.search_words or None,
     )
 
 

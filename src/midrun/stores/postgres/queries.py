@@ -161,6 +161,8 @@ LIST_RUNS: Final = """
            )))
       AND (%(label)s::text IS NULL
            OR no IN (SELECT no FROM midrun_labels WHERE label = %(label)s AND no < %(before)s))
+      AND (%(words)s::tsquery IS NULL
+           OR no IN (SELECT no FROM midrun_search WHERE words @@ %(words)s::tsquery))
     ORDER BY no DESC LIMIT %(limit)s
 """
 RUN_NUMBER: Final = "SELECT no FROM midrun_runs WHERE run = %(run)s"

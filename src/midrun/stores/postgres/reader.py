@@ -32,6 +32,7 @@ from midrun.stores.postgres.connection import ServerClock
 from midrun.stores.postgres.operations import check_no_nul
 from midrun.stores.postgres.pool import ConnectionPool
 from midrun.stores.postgres.writer import build_row_state
+from midrun.stores.search import format_tsquery, parse_search
 from midrun.stores.validation import (
     ROW_COLUMN_COUNT,
     build_row,
@@ -248,6 +249,9 @@ async def read_page(pool: ConnectionPool, query: RunQuery) -> Page[RunRow]:
     texts = (query.agent, query.thread, query.parent, query.label, query.owner, query.decider)
     if "\0" in "".join(texts):
         return Page(items=())  # Postgres text has no NUL, so no run matches
+    wanted = parse_search(query.search)
+    if query.search and not wanted:
+        return Page(items=())
     before = INTEGER_MAX
     if query.cursor:
         found = await pool.execute(queries.RUN_NUMBER, {"run": query.cursor})
@@ -265,6 +269,7 @@ async def read_page(pool: ConnectionPool, query: RunQuery) -> Page[RunRow]:
         "owner": query.owner or None,
         "decider": query.decider or None,
         "attention": query.attention or None,
+        "words": format_tsquery(wanted) or None,
     }
     found = await pool.execute(queries.LIST_RUNS, values, prepare=False)
     items = tuple(build_row(*values) for _, *values in found[:limit])

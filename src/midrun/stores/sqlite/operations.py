@@ -63,6 +63,8 @@ class WriteJournal(Struct, frozen=True, gc=False):
         rows.check_files(operation.run, operation.files)
         rows.write_change(current, change)
         rows.write_files(operation.run, operation.files)
+        if operation.search_words:
+            rows.add_words(operation.run, operation.search_words, is_new=current is None)
         return change.appended
 
 

@@ -32,6 +32,8 @@ INSERT_RUN: Final = """
     VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?)
     RETURNING no
 """
+ADD_WORDS: Final = "INSERT INTO search (rowid, words) VALUES (?, ?)"
+ADD_MORE_WORDS: Final = "UPDATE search SET words = words || ' ' || ?2 WHERE rowid = ?1"
 ADD_LABEL: Final = "INSERT OR IGNORE INTO labels (label, no) VALUES (?, ?)"
 ADD_ENTRY: Final = "INSERT INTO entries (no, seq, line, hash) VALUES (?, ?, ?, ?)"
 ADD_LAST_ENTRY: Final = """
@@ -123,8 +125,8 @@ SNAPSHOT: Final = """
 # ── lists ────────────────────────────────────────────────────────────────────
 # One statement for each leading filter, which names its index; the other filters only thin out
 # its result. SQLite would otherwise choose by statistics that the file may not have.
-# Parameters: before, limit, label, phase, agent, thread, parent, attention, owner, decider;
-# NULL means any.
+# Parameters: before, limit, label, phase, agent, thread, parent, attention, owner, decider,
+# words; NULL means any.
 _COLUMNS: Final = _ROW + "FROM runs AS r "
 _FILTERS: Final = """
       AND (?4 IS NULL OR r.phase = ?4) AND (?5 IS NULL OR r.agent = ?5)
@@ -188,6 +190,15 @@ LIST_BY_LABEL: Final = (
     + "WHERE l.label = ?3 AND l.no < ?1"
     + _FILTERS
     + "ORDER BY l.no DESC LIMIT ?2"
+)
+LIST_BY_WORDS: Final = (
+    _ROW
+    + "FROM search AS s CROSS JOIN runs AS r ON r.no = s.rowid"
+    + _NEWEST
+    + "WHERE s.words MATCH ?11 AND s.rowid < ?1"
+    + _FILTERS
+    + _LABEL_FILTER
+    + "ORDER BY s.rowid DESC LIMIT ?2"
 )
 _USAGE_COLUMNS: Final = """
     SELECT coalesce(sum(phase NOT IN ('completed', 'cancelled')), 0),

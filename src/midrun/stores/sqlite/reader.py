@@ -33,6 +33,7 @@ from midrun.ports.store import OwnerUsage, Page, RunGroup, RunQuery, RunRow, Sna
 from midrun.stores import validation
 from midrun.stores.chunks import join_line, list_chunk_hashes
 from midrun.stores.operations import INLINE_MAX_BYTES, INLINE_MAX_ENTRIES
+from midrun.stores.search import format_fts5_query, parse_search
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connection import (
     FILE_ERRORS,
@@ -234,6 +235,11 @@ def read_page(db: apsw.Connection, query: RunQuery) -> Page[RunRow]:
     limit, before = validation.check_query(query), _find_page_start(db, query.cursor)
     filters = (query.agent, query.thread, query.parent, query.attention)
     people = (query.owner, query.decider)
+    wanted = parse_search(query.search)
+    if query.search and not wanted:
+        return Page(items=())
+    # SQLite counts the parameters of a statement, and only one of them has the words.
+    words = (format_fts5_query(wanted),) if wanted else ()
     found: list[tuple[int, RunRow]] = []
     # One statement for each phase, each with the full limit, merged by creation order. Compared
     # with a single phase, the index gives the rows in that order already.
@@ -244,6 +250,7 @@ def read_page(db: apsw.Connection, query: RunQuery) -> Page[RunRow]:
             query.label or None,
             phase,
             *(v or None for v in (*filters, *people)),
+            *words,
         )
         for number, *columns in db.execute(_choose_list_statement(query), bound):
             found.append((number, build_row(*columns)))
@@ -307,6 +314,8 @@ def find_live_holders(db: apsw.Connection, now: Micros) -> Mapping[str, float]:
 
 def _choose_list_statement(query: RunQuery) -> str:
     """Choose the statement whose leading filter is likely to match the fewest runs."""
+    if query.search:
+        return queries.LIST_BY_WORDS
     if query.parent:
         return queries.LIST_BY_PARENT
     if query.thread:

@@ -188,6 +188,13 @@ class RowCache:
                 self._execute(queries.ADD_FILE, (digest, files.bodies[key]))
             self._execute(queries.ADD_RUN_FILE, (self._cached[run].number, digest))
 
+    def add_words(self, run: RunId, words: str, *, is_new: bool) -> None:
+        """Add words of a run to the index of the search."""
+        row = self.find_row(run)
+        assert row is not None, "the run was just written"
+        statement = queries.ADD_WORDS if is_new else queries.ADD_MORE_WORDS
+        self._execute(statement, (row.number, words))
+
     def is_holder_alive(self, holder: str, now: Micros) -> bool:
         """Tell whether the last beat of `holder` is recent enough."""
         return self.db.execute(queries.HOLDER_ALIVE, (holder, now)).get is not None

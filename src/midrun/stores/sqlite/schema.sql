@@ -39,6 +39,16 @@ CREATE TABLE labels (
     PRIMARY KEY (label, no)
 ) STRICT, WITHOUT ROWID;
 
+-- The words of each run, by its number: see `stores/search.py`. The words of a deleted row do not
+-- stay in the index.
+CREATE VIRTUAL TABLE search USING fts5 (words, tokenize = 'unicode61 remove_diacritics 0');
+INSERT INTO search (search, rank) VALUES ('secure-delete', 1);
+
+CREATE TRIGGER runs_that_go_take_their_words AFTER DELETE ON runs
+BEGIN
+    DELETE FROM search WHERE rowid = old.no;
+END;
+
 -- `id` is the order of commits over all runs, because only one writer is active at a time: it
 -- serves as the change feed. Entries of many runs in one commit are stored on few pages.
 -- `no` refers to runs. It has no foreign key, because every append would pay for the check.

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import astuple, replace
 
+from midrun.core.entries import RunCancelled, RunCompleted, RunStarted
 from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import Phase
@@ -14,12 +15,30 @@ from midrun.testing.store_suite.fixtures import (
     ManualClock,
     StoreSuiteFixtures,
     create_run,
+    make_head,
     make_message,
     make_started,
     take_lease,
 )
 
 LEASE_TTL = timedelta(seconds=10)
+
+SEARCHES = {
+    "invoice": ["b", "a"],
+    "INVO": ["b", "a"],  # the beginning of a word, in any case
+    "voice": [],  # not its middle
+    "cafe invoices": ["b"],  # accents do not matter; all words must be there
+    "paid": ["a"],  # the output
+    "invoice paid": ["a"],  # task and output together
+    "blue:urgent": ["b"],  # labels, and signs between words
+    "clerk": ["b", "a"],  # the agent
+    "会議": ["c"],  # a script without spaces
+    "half": ["c"],  # the partial answer of a cancelled run
+    "' OR 1=1 --": [],  # words, and no query language
+    "NOT paid*": [],
+    "!?": [],
+}
+"""Text to search for → the runs that have its words."""
 
 
 async def create_with_head(store: Store, name: str, head: Head) -> RunId:
@@ -61,6 +80,43 @@ class ListTests(StoreSuiteFixtures):
         assert page.items[0] == await store.get_row(RunId("r4"))
         rest = await store.list_runs(RunQuery(limit=3, cursor=page.cursor))
         assert ([row.run for row in rest.items], rest.cursor) == (["r1", "r0"], "")
+
+    async def test_runs_are_found_by_the_words_of_task_agent_labels_and_output(
+        self, store: Store
+    ) -> None:
+        """The same words find the same runs in every store."""
+        started = {
+            "a": RunStarted(agent="clerk", task="Check the invoice"),
+            "b": RunStarted(
+                agent="clerk", task="Invoices of the Café", labels=("blue-urgent",)
+            ),
+            "c": RunStarted(agent="other", task="来週の会議"),
+        }
+        for name, entry in started.items():
+            await store.create(RunId(name), [entry], head=make_head())
+        for name, phase, end in (
+            ("a", Phase.COMPLETED, RunCompleted(output="Paid already.")),
+            ("c", Phase.CANCELLED, RunCancelled(partial="Half of it")),
+        ):
+            run = RunId(name)
+            lease = await take_lease(store, run, 1, "here")
+            await store.append(run, [end], after=Seq(2), lease=lease, head=make_head(phase))
+        for search, names in SEARCHES.items():
+            found = await list_run_ids(store, RunQuery(search=search, limit=1))
+            assert found == names, search
+
+    async def test_a_search_finds_only_the_runs_of_its_other_filters(
+        self, store: Store
+    ) -> None:
+        """The owner is part of the query: a user cannot find runs of others."""
+        for number, owner in enumerate(("ada", "bob", "ada")):
+            head = Head(phase=Phase.QUEUED, owner=owner, labels=("l",) if number else ())
+            await create_with_head(store, f"r{number}", head)
+        assert await list_run_ids(store, RunQuery(search="compare")) == ["r2", "r1", "r0"]
+        assert await list_run_ids(store, RunQuery(search="comp", owner="ada")) == ["r2", "r0"]
+        assert await list_run_ids(store, RunQuery(search="comp", decider="bob")) == ["r1"]
+        query = RunQuery(search="comp", owner="ada", label="l", phases=(Phase.QUEUED,))
+        assert await list_run_ids(store, query) == ["r2"]
 
     @pytest.mark.parametrize(
         ("query", "names"),

@@ -243,3 +243,18 @@ async def test_a_new_follower_is_registered_once_if_the_reply_is_lost(
     assert await store.follower_cursors().list_behind("f", limit=9) == [
         FollowerCursor(run=RUN, seq=Seq(1))
     ]
+
+
+async def test_the_words_of_a_run_have_an_index_and_are_deleted_with_it(
+    store: PostgresStore, url: str
+) -> None:
+    await store.create(RUN, [make_started(task="zyzzyva")], head=make_head())
+    assert len((await store.list_runs(RunQuery(search="zyzz"))).items) == 1
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as db:
+        await db.execute("SET enable_seqscan = off")
+        query = "EXPLAIN SELECT no FROM midrun_search WHERE words @@ '''zyzz'':*'::tsquery"
+        plan = await (await db.execute(query)).fetchall()
+        assert "midrun_search_by_words" in str(plan)
+        await db.execute("DELETE FROM midrun_runs")
+        left = await (await db.execute("SELECT no FROM midrun_search")).fetchall()
+        assert left == []

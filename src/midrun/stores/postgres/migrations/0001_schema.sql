@@ -40,6 +40,14 @@ CREATE TABLE midrun_labels (
 );
 CREATE INDEX midrun_labels_of_run ON midrun_labels (no);
 
+-- The words of each run: see `stores/search.py`. A table of its own, because every append writes a
+-- new version of the row in midrun_runs.
+CREATE TABLE midrun_search (
+    no    bigint   PRIMARY KEY REFERENCES midrun_runs ON DELETE CASCADE,
+    words tsvector NOT NULL
+);
+CREATE INDEX midrun_search_by_words ON midrun_search USING gin (words);
+
 -- Lines are stored as they were hashed. jsonb would reorder and rewrite them.
 -- `no` refers to midrun_runs. It has no foreign key, because every append would pay for the check.
 CREATE TABLE midrun_entries (
@@ -240,7 +248,7 @@ BEGIN
             run text, "after" bigint, seq bigint, hash text, at bigint, lines json,
             starts boolean, taker text, limits json, epoch bigint, holder text, head text,
             phase text, attention text, wake_at bigint, agent text, thread text, parent text,
-            owner text, labels json, started_at bigint, files json
+            owner text, labels json, started_at bigint, files json, words text
         )
     LOOP
         applies := FALSE;
@@ -320,6 +328,11 @@ BEGIN
                 SELECT DISTINCT run_row.no, decode(f, 'hex')
                 FROM json_array_elements_text(request.files) AS f
                 ON CONFLICT (no, hash) DO NOTHING;
+            END IF;
+            IF request.words IS NOT NULL THEN
+                INSERT INTO midrun_search AS known (no, words)
+                VALUES (run_row.no, array_to_tsvector(string_to_array(request.words, ' ')))
+                ON CONFLICT (no) DO UPDATE SET words = known.words || excluded.words;
             END IF;
             changes := changes || concat_ws(
                 ' ', request.run, request.seq, CASE WHEN request.holder <> '' THEN 'held' END
