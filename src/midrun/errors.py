@@ -21,6 +21,8 @@
     ├── JournalTooNew          a stored line was written by a newer version
     └── StoreError             the store refused, and nothing was applied
         ├── RunNotFound        (also a LookupError)
+        │   └── RunErased      the run was deleted; only its tombstone is left
+        ├── DeleteRefused      the run has not ended, or is part of another run
         ├── FileMissing        (also a LookupError)
         ├── RunExists
         ├── SeqConflict        another writer appended first: read and decide again
@@ -541,6 +543,51 @@ class FileMissing(StoreError, LookupError):
         return (
             f"Cannot find file {self.hash[:12]} of run {self.run}. Take the hash from an entry "
             "of this run; a deleted run has no files."
+        )
+
+
+class RunErased(RunNotFound):
+    """The run was deleted, by an operator or by the retention; its tombstone is left.
+
+    `by`, `at` (microseconds since 1970) and `why` are those of the tombstone.
+    """
+
+    code = "run_erased"
+    by: str
+    at: int
+    why: str = ""
+
+    def __str__(self) -> str:
+        why = f" ({self.why})" if self.why else ""
+        return (
+            f"Cannot read run {self.run}: {self.by} deleted it{why}. Its journal is gone; "
+            "`midrun verify` shows its tombstone. A new run needs another id."
+        )
+
+
+class DeleteRefused(StoreError):
+    """The run must not be deleted now; nothing was changed.
+
+    `reason` is `is_<phase>` or `has_parent`. `other` is the run that is the cause: the run
+    itself, one of its child runs, or its parent.
+    """
+
+    code = "delete_refused"
+    run: str
+    reason: str
+    other: str
+
+    def __str__(self) -> str:
+        if self.reason == "has_parent":
+            return (
+                f"Cannot delete run {self.run}: it is a child of run {self.other}. "
+                f"Delete {self.other}, which deletes its children, too."
+            )
+        subject = "it" if self.other == self.run else f"its child run {self.other}"
+        phase = self.reason.removeprefix("is_")
+        return (
+            f"Cannot delete run {self.run}: {subject} is {phase} and has not ended. "
+            f"Cancel {self.run} first, then delete it."
         )
 
 

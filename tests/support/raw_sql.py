@@ -23,7 +23,10 @@ DROP_TRIGGERS = {
         "DROP TRIGGER IF EXISTS entries_do_not_change",
         "DROP TRIGGER IF EXISTS entries_do_not_go",
     ),
-    "postgres": ("DROP TRIGGER IF EXISTS midrun_refuse_entry_change ON midrun_entries",),
+    "postgres": (
+        "DROP TRIGGER IF EXISTS midrun_refuse_entry_change ON midrun_entries",
+        "DROP TRIGGER IF EXISTS midrun_check_entry_removal ON midrun_entries",
+    ),
 }
 
 

@@ -43,6 +43,9 @@ RESTING_PHASES = frozenset(Phase) - DRIVABLE_PHASES
 TERMINAL_PHASES = frozenset({Phase.CANCELLED, Phase.COMPLETED})
 """A failed run is not among them: it can be resumed."""
 
+DELETABLE_PHASES = TERMINAL_PHASES | {Phase.FAILED}
+"""Phases in which a run may be deleted: nothing of it runs, is held, or waits for a person."""
+
 
 class Effect(StrEnum):
     """The effect of a call on the world, as declared by its tool."""

@@ -21,6 +21,7 @@ from midrun.core.entries import Entry, Record, RunImported
 from midrun.core.ids import SEQ_ZERO, Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import Phase
+from midrun.errors import StoreError
 
 T = TypeVar("T")
 
@@ -137,6 +138,45 @@ class Page(Struct, Generic[T], frozen=True, kw_only=True):
     cursor: str = ""
 
 
+class EndedQuery(Struct, frozen=True, kw_only=True):
+    """Selects runs that may be deleted, for deletion and retention.
+
+    It selects runs in a phase of `DELETABLE_PHASES` that are no child of a stored run and whose
+    last entry is older than `before`. An empty filter does not apply; all others must match.
+    """
+
+    before: Micros
+    agent: str = ""
+    label: str = ""
+    thread: str = ""
+    owner: str = ""
+    limit: int = 50
+    cursor: str = ""
+
+
+class Tombstone(Struct, frozen=True, kw_only=True):
+    """The rest of a deleted run. `seq` and `hash` are those of its last entry.
+
+    `proof` links the other fields to `hash`, by the hash chain of the store: with a key, only
+    a holder of the key can make a tombstone.
+    """
+
+    run: RunId
+    seq: Seq
+    hash: bytes
+    by: str
+    at: Micros
+    reason: str
+    proof: bytes
+
+
+class DeletedRuns(Struct, frozen=True, kw_only=True):
+    """The tombstones of runs that were deleted, and the reasons of runs that were not."""
+
+    tombstones: tuple[Tombstone, ...] = ()
+    refusals: tuple[StoreError, ...] = ()
+
+
 class OwnerUsage(Struct, frozen=True, kw_only=True):
     """The resources that the runs of one owner use, for quotas."""
 
@@ -194,6 +234,7 @@ class Store(Protocol):
 
         Raises:
             RunExists: a run of this id exists.
+            RunErased: a run of this id was deleted.
             TooLarge: a name in `head` is longer than `NAME_MAX_CHARS`.
             KindRefused: only a driver may write one of the entries.
             FileMissing: an entry names a file that is neither given nor stored.
@@ -415,6 +456,46 @@ class Store(Protocol):
 
     async def list_halts(self) -> Sequence[HaltRecord]:
         """Return the halts in force, oldest first."""
+        ...
+
+    async def list_ended(self, query: EndedQuery) -> Page[RunRow]:
+        """Return a page of runs that may be deleted, by the time of their last entry.
+
+        Raises:
+            CursorRefused: no list returned this cursor.
+        """
+        ...
+
+    async def delete_runs(
+        self, runs: Sequence[RunId], *, by: str, reason: str = ""
+    ) -> DeletedRuns:
+        """Delete runs with all their child runs, in one transaction; leave tombstones.
+
+        From then on every method raises `RunErased` for these runs, and no run of their ids can
+        be created. Rows, labels, snapshots and follower cursors are removed at once; entries
+        and chunks by `remove_leftovers`. A watch reports each run with the seq after its last
+        entry.
+
+        A run that is refused does not keep the others from being deleted. Its reason is
+        `RunNotFound`, `RunErased`, or `DeleteRefused`: the run or a child of it has not ended,
+        or it is the child of a stored run.
+        """
+        ...
+
+    async def remove_leftovers(self) -> bool:
+        """Remove a bounded part of the entries of deleted runs, and free their space.
+
+        Returns False if nothing is left to do. A process that was killed between `delete_runs`
+        and this leaves entries behind that no method returns; any process can go on.
+        """
+        ...
+
+    async def get_tombstone(self, run: RunId) -> Tombstone:
+        """Return the tombstone of a deleted run.
+
+        Raises:
+            RunNotFound: the store has no tombstone of this run.
+        """
         ...
 
     def watch(self) -> AbstractAsyncContextManager[AsyncIterator[Change]]:

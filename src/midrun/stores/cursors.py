@@ -91,6 +91,11 @@ class MemoryFollowerCursors:
         if cursor.seq >= self._find_cursor(follower, cursor.run).seq:
             self._cursors[follower, cursor.run] = cursor
 
+    def remove_run(self, run: RunId) -> None:
+        """Remove the cursors of all followers in a deleted run."""
+        for key in [key for key in self._cursors if key[1] == run]:
+            del self._cursors[key]
+
     def _find_cursor(self, follower: str, run: RunId) -> FollowerCursor:
         return self._cursors.get((follower, run)) or FollowerCursor(run=run, seq=Seq(SEQ_ZERO))
 

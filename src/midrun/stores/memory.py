@@ -22,13 +22,15 @@ from midrun.codec.journal import decode_lines
 from midrun.codec.strict_json import INTEGER_MAX
 from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
-from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Phase
-from midrun.errors import CursorRefused, FileMissing, RunNotFound, StoreClosed
+from midrun.core.values import DELETABLE_PHASES, DRIVABLE_PHASES, TERMINAL_PHASES, Phase
+from midrun.errors import CursorRefused, FileMissing, RunNotFound, StoreClosed, StoreError
 from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.store import (
     AppendResult,
     Change,
+    DeletedRuns,
+    EndedQuery,
     HaltRecord,
     OwnerUsage,
     Page,
@@ -36,10 +38,20 @@ from midrun.ports.store import (
     RunQuery,
     RunRow,
     Snapshot,
+    Tombstone,
     select_limits,
 )
 from midrun.stores import validation
 from midrun.stores.cursors import MemoryFollowerCursors
+from midrun.stores.deletion import (
+    check_delete,
+    check_ended_query,
+    explain_missing,
+    find_refusal,
+    make_ended_cursor,
+    make_tombstone,
+    parse_ended_cursor,
+)
 from midrun.stores.operations import JournalStore, JournalWrite, StoredRow, TakeLeaseWrite
 from midrun.stores.search import match_words, parse_search
 from midrun.stores.validation import StoredHead
@@ -90,6 +102,8 @@ class MemoryStore(JournalStore):
         self._clock = clock
         self._runs: dict[RunId, _MemoryRun] = {}
         self._numbers = itertools.count(1)
+        self._tombstones: dict[RunId, Tombstone] = {}
+        self._numbers_of_deleted: dict[RunId, int] = {}  # for cursors of lists
         self._halts: dict[str, HaltRecord] = {}
         self._beats: dict[str, _HolderBeat] = {}
         self._files: dict[str, bytes] = {}
@@ -102,6 +116,8 @@ class MemoryStore(JournalStore):
     async def _write(self, operation: JournalWrite) -> AppendResult:
         await self._yield_and_check_open()
         run, stored_run = operation.run, self._runs.get(operation.run)
+        if run in self._tombstones:
+            raise explain_missing(run, self._tombstones[run])
         current = stored_run.stored_row if stored_run else None
         alive = current is not None and self._is_alive(current.holder)
         # The order of the checks is part of the contract: first those of the row, then the
@@ -144,9 +160,10 @@ class MemoryStore(JournalStore):
     async def read(
         self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
     ) -> Sequence[Record]:
-        pairs = await self.read_lines(run, after=after, limit=limit)
+        await self._yield_and_check_open()
+        stored_lines, pairs = self._get_run(run).lines, self._select_lines(run, after, limit)
         # The chain of the part that is read starts with the hash of the entry before it.
-        previous = self._runs[run].lines[after - 1][1] if after and pairs else None
+        previous = stored_lines[after - 1][1] if after and pairs else None
         lines = self.chain.verify_lines(run, pairs, after=after, previous=previous)
         return decode_lines(run, lines, after=after)
 
@@ -154,6 +171,11 @@ class MemoryStore(JournalStore):
         self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
     ) -> Sequence[tuple[bytes, bytes]]:
         await self._yield_and_check_open()
+        return self._select_lines(run, after, limit)
+
+    def _select_lines(
+        self, run: RunId, after: Seq, limit: int | None
+    ) -> list[tuple[bytes, bytes]]:
         validation.check_read_range(after, limit)
         pairs = self._get_run(run).lines
         return pairs[after:] if limit is None else pairs[after : after + limit]
@@ -209,11 +231,10 @@ class MemoryStore(JournalStore):
         await self._yield_and_check_open()
         limit, before = validation.check_query(query), INTEGER_MAX
         if query.cursor:
-            if RunId(query.cursor) not in self._runs:
-                raise CursorRefused(query.cursor)
-            # Runs are numbered in order of creation and never deleted. So "older than the last
-            # run of the previous page" stays a stable position whatever is created meanwhile.
-            before = self._runs[RunId(query.cursor)].number
+            # Runs are numbered in order of creation, and a deleted run keeps its number. So
+            # "older than the last run of the previous page" stays a stable position whatever is
+            # created or deleted meanwhile.
+            before = self._find_number(query.cursor)
         wanted = parse_search(query.search)
         rows = [
             stored_run.row
@@ -311,6 +332,83 @@ class MemoryStore(JournalStore):
         await self._yield_and_check_open()
         return tuple(self._halts.values())
 
+    # ── deletion ──────────────────────────────────────────────────────────────────────────
+
+    async def list_ended(self, query: EndedQuery) -> Page[RunRow]:
+        await self._yield_and_check_open()
+        limit, after = check_ended_query(query), parse_ended_cursor(query.cursor)
+        found = sorted(
+            (stored_run.row.changed_at, stored_run.number, stored_run.row)
+            for stored_run in self._runs.values()
+            if self._matches_ended(stored_run.row, query)
+            and (stored_run.row.changed_at, stored_run.number) > after
+        )[: limit + 1]
+        rows = [(number, row) for _, number, row in found]
+        items = tuple(row for _, row in rows[:limit])
+        return Page(items=items, cursor=make_ended_cursor(rows, limit))
+
+    async def delete_runs(
+        self, runs: Sequence[RunId], *, by: str, reason: str = ""
+    ) -> DeletedRuns:
+        await self._yield_and_check_open()
+        check_delete(runs, by, reason)
+        tombstones: list[Tombstone] = []
+        refusals: list[StoreError] = []
+        for run in runs:
+            if run not in self._runs:
+                refusals.append(explain_missing(run, self._tombstones.get(run)))
+                continue
+            family = [run]
+            for member in family:  # grows while it is read
+                family += [
+                    child
+                    for child, stored_run in self._runs.items()
+                    if stored_run.row.head.parent == member and child not in family
+                ]
+            heads = [(member, self._runs[member].row.head) for member in family]
+            has_parent = heads[0][1].parent in self._runs
+            if (refusal := find_refusal(heads, has_parent=has_parent)) is not None:
+                refusals.append(refusal)
+                continue
+            tombstones += [self._bury(self._runs[member], by, reason) for member in family]
+        self._watchers.notify([(t.run, Seq(t.seq + 1)) for t in tombstones])
+        return DeletedRuns(tombstones=tuple(tombstones), refusals=tuple(refusals))
+
+    def _bury(self, stored_run: _MemoryRun, by: str, reason: str) -> Tombstone:
+        """Replace a run by its tombstone."""
+        row, at = stored_run.stored_row, self._clock()
+        tombstone = make_tombstone(self.chain, row, by=by, at=at, reason=reason)
+        self._tombstones[row.run] = tombstone
+        self._numbers_of_deleted[row.run] = stored_run.number
+        del self._runs[row.run]
+        self._cursors.remove_run(row.run)
+        used = {key for other in self._runs.values() for key in other.file_hashes}
+        for key in stored_run.file_hashes - used:
+            self._files.pop(key, None)
+        return tombstone
+
+    async def remove_leftovers(self) -> bool:
+        await self._yield_and_check_open()
+        return False  # the journal goes with its run
+
+    async def get_tombstone(self, run: RunId) -> Tombstone:
+        await self._yield_and_check_open()
+        if run not in self._tombstones:
+            raise RunNotFound(run)
+        return self._tombstones[run]
+
+    def _matches_ended(self, row: RunRow, query: EndedQuery) -> bool:
+        head = row.head
+        return (
+            head.phase in DELETABLE_PHASES
+            and head.parent not in self._runs
+            and row.changed_at < query.before
+            and query.agent in {"", head.agent}
+            and query.thread in {"", head.thread}
+            and query.owner in {"", head.owner}
+            and (not query.label or query.label in head.labels)
+        )
+
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[AsyncIterator[Change]]:
         await self._yield_and_check_open()
@@ -336,7 +434,14 @@ class MemoryStore(JournalStore):
         try:
             return self._runs[run]
         except KeyError:
-            raise RunNotFound(run) from None
+            raise explain_missing(run, self._tombstones.get(run)) from None
+
+    def _find_number(self, cursor: str) -> int:
+        if (stored_run := self._runs.get(RunId(cursor))) is not None:
+            return stored_run.number
+        if (number := self._numbers_of_deleted.get(RunId(cursor))) is not None:
+            return number
+        raise CursorRefused(cursor)
 
     def _count_bytes(self, stored_run: _MemoryRun) -> int:
         lines = sum(len(line) for line, _ in stored_run.lines)

@@ -45,6 +45,7 @@ class WriteRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent: str | None = None
     owner: str | None = None
     labels: tuple[str, ...] | None = None
+    chunks: tuple[str, ...] | None = None
     started_at: Micros | None = None
     files: tuple[str, ...] | None = None  # hashes
     words: str | None = None  # for the search; only at the start and the end of a run
@@ -66,6 +67,10 @@ class WriteAnswer(Struct, frozen=True, kw_only=True):
     reason: str = ""
     full: str = ""  # scope of the limit that is reached
     lost_file: str = ""  # hash of a file that the store does not have
+    lost_chunks: bool = False  # a deletion has removed a chunk of the new run: store it again
+    erased_by: str = ""  # the tombstone of the run, if it was deleted
+    erased_at: Micros = Micros(0)
+    erased_why: str = ""
 
     def get_row_state(self, run: RunId) -> StoredRow | None:
         """Return the current row of the run; None if there is no such run."""
@@ -97,11 +102,14 @@ def build_request(
     row, head, lines = change.row, change.row.stored_head.head, change.lines
     taken = operation if isinstance(operation, TakeLeaseWrite) else None
     is_new = current is None
+    chunks: tuple[str, ...] = ()
     if is_new:
         # The hash is that of the complete line. The stored line refers to its chunks, which are
         # already in the store, see `stores/chunks.py`.
         (first, link), *rest = lines
-        lines = ((split_line(first)[0], link), *rest)
+        stored, bodies = split_line(first)
+        lines = ((stored, link), *rest)
+        chunks = tuple(digest.hex() for digest in bodies)
     return WriteRequest(
         run=row.run,
         after=SEQ_ZERO if current is None else current.seq,
@@ -123,6 +131,7 @@ def build_request(
         parent=head.parent if is_new else None,
         owner=head.owner if is_new else None,
         labels=head.labels if is_new else None,
+        chunks=chunks or None,
         started_at=change.started_at,
         files=operation.files.hashes or None,
         words=operation.search_words or None,

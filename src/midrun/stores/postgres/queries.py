@@ -165,7 +165,10 @@ LIST_RUNS: Final = """
            OR no IN (SELECT no FROM midrun_search WHERE words @@ %(words)s::tsquery))
     ORDER BY no DESC LIMIT %(limit)s
 """
-RUN_NUMBER: Final = "SELECT no FROM midrun_runs WHERE run = %(run)s"
+RUN_NUMBER: Final = """
+    SELECT no FROM midrun_runs WHERE run = %(run)s
+    UNION ALL SELECT no FROM midrun_tombstones WHERE run = %(run)s
+"""
 USAGE: Final = """
     SELECT count(*) FILTER (WHERE phase NOT IN ('completed', 'cancelled')),
            count(*) FILTER (WHERE started_at >= %(since)s),
@@ -211,6 +214,39 @@ HALTS: Final = "SELECT scope, set_by, reason, at FROM midrun_halts ORDER BY at, 
 HOLDERS: Final = """
     SELECT holder, lag FROM midrun_holders
     WHERE abs((SELECT coalesce(%(now)s, midrun_now())) - beat_at) < ttl ORDER BY holder
+"""
+
+# ── deletion ─────────────────────────────────────────────────────────────────
+ENDED: Final = """
+    SELECT no, run, head, seq, hash, epoch, holder, started_at, at FROM midrun_runs AS r
+    WHERE ended_at IS NOT NULL AND ended_at < %(before)s
+      AND (ended_at, no) > (%(after_at)s, %(after_no)s)
+      AND (%(agent)s::text IS NULL OR agent = %(agent)s)
+      AND (%(thread)s::text IS NULL OR (thread = %(thread)s AND thread <> ''))
+      AND (%(owner)s::text IS NULL OR (owner = %(owner)s AND owner <> ''))
+      AND (parent = '' OR NOT EXISTS (SELECT FROM midrun_runs AS p WHERE p.run = r.parent))
+      AND (%(label)s::text IS NULL OR EXISTS (
+          SELECT FROM midrun_labels AS l WHERE l.no = r.no AND l.label = %(label)s
+      ))
+    ORDER BY ended_at, no LIMIT %(limit)s
+"""
+# The rows of runs and all their descendants. `root` is the run that the caller named.
+FAMILIES: Final = """
+    WITH RECURSIVE family AS (
+        SELECT r.run AS root, r.* FROM midrun_runs AS r WHERE r.run = ANY(%(runs)s)
+        UNION
+        SELECT f.root, r.* FROM family AS f
+        JOIN midrun_runs AS r ON r.parent = f.run AND r.parent <> ''
+    )
+    SELECT root, run, seq, hash, at, epoch, holder, head,
+           run = root AND EXISTS (SELECT FROM midrun_runs AS p WHERE p.run = family.parent)
+    FROM family ORDER BY root, run = root DESC, no
+"""
+DELETE_RUNS: Final = "SELECT midrun_delete(%(families)s::json, %(now)s)"
+REMOVE_LEFTOVERS: Final = "SELECT midrun_remove_leftovers(%(max_entries)s)"
+TOMBSTONE: Final = """
+    SELECT run, seq, hash, set_by, at, reason, proof FROM midrun_tombstones
+    WHERE run = %(run)s
 """
 
 # ── notifications between processes ──────────────────────────────────────────

@@ -12,9 +12,10 @@ from midrun.codec.strict_json import INTEGER_MAX
 from midrun.core.entries import Record
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.values import Phase
-from midrun.errors import CursorRefused, FileMissing, JournalCorrupt, RunNotFound
+from midrun.errors import CursorRefused, FileMissing, JournalCorrupt, StoreError
 from midrun.ports.follower_cursors import FollowerCursor
 from midrun.ports.store import (
+    EndedQuery,
     HaltRecord,
     OwnerUsage,
     Page,
@@ -26,12 +27,22 @@ from midrun.ports.store import (
 from midrun.stores import validation
 from midrun.stores.chunks import join_line, list_chunk_hashes
 from midrun.stores.cursors import check_cursor, check_follower_name
+from midrun.stores.deletion import (
+    check_ended_query,
+    find_refusal,
+    make_ended_cursor,
+    parse_ended_cursor,
+)
 from midrun.stores.operations import StoredRow
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import ServerClock
 from midrun.stores.postgres.operations import check_no_nul
 from midrun.stores.postgres.pool import ConnectionPool
-from midrun.stores.postgres.writer import build_row_state
+from midrun.stores.postgres.writer import (
+    build_row_state,
+    read_missing_error,
+    read_tombstone,
+)
 from midrun.stores.search import format_tsquery, parse_search
 from midrun.stores.validation import (
     ROW_COLUMN_COUNT,
@@ -82,7 +93,7 @@ class PostgresFollowerCursors:
             queries.SELECT_CURSOR, {"follower": follower, "run": run}
         )
         if not found:
-            raise RunNotFound(run)
+            raise await read_missing_error(self._pool, run)
         seq, note = found[0]
         return FollowerCursor(run=run, seq=seq, note=note)
 
@@ -97,7 +108,7 @@ class PostgresFollowerCursors:
             "note": cursor.note,
         }
         if not await self._pool.execute(queries.ADVANCE_CURSOR, values):
-            raise RunNotFound(cursor.run)
+            raise await read_missing_error(self._pool, cursor.run)
 
 
 LineAndHash = tuple[bytes, bytes]
@@ -109,8 +120,8 @@ ENTRIES_PER_QUERY: Final = 2000
 class JournalRange:
     """The entries of one journal after `after`, as of its last query.
 
-    A long journal is read with several queries. Entries are never removed, so all parts
-    together are one consistent view, up to the run's seq in the last part.
+    A long journal is read with several queries. Entries are removed only with their run, so all
+    parts together are one consistent view, up to the run's seq in the last part.
     """
 
     def __init__(self, run: RunId, after: Seq) -> None:
@@ -167,7 +178,7 @@ class JournalRange:
             values = {"run": self._run, "after": position, "end": part_end}
             rows = await pool.execute(queries.JOURNAL, values)
             if not rows:
-                raise RunNotFound(self._run)
+                raise await read_missing_error(pool, self._run)
             # One statement returns the run's row first and then the entries up to its seq, so
             # both are of one snapshot. The entry at `after` itself comes along, because the
             # chain needs its hash.
@@ -195,6 +206,9 @@ class JournalRange:
             chunks: dict[bytes, bytes] = dict(
                 await pool.execute(queries.CHUNKS, {"hashes": hashes})
             )
+            # The run may have been deleted since its entries were read, and its chunks with it.
+            if len(chunks) < len(set(hashes)) and await read_tombstone(pool, self._run):
+                raise await read_missing_error(pool, self._run)
             self.pairs[0] = join_line(stored, chunks), link
 
 
@@ -203,7 +217,7 @@ async def read_row(pool: ConnectionPool, run: RunId) -> RunRow:
     validation.check_run_id(run)
     rows = await pool.execute(queries.ROW, {"run": run})
     if not rows:
-        raise RunNotFound(run)
+        raise await read_missing_error(pool, run)
     return build_row(*rows[0])
 
 
@@ -214,7 +228,7 @@ async def read_indexed_row(
     validation.check_run_id(run)
     rows = await pool.execute(queries.INDEXED_ROW, {"run": run})
     if not rows:
-        raise RunNotFound(run)
+        raise await read_missing_error(pool, run)
     *columns, labels = rows[0]
     index = name_indexed_columns((*columns[ROW_COLUMN_COUNT:], sorted(labels)))
     return build_row(*columns[:ROW_COLUMN_COUNT]), index
@@ -225,7 +239,7 @@ async def read_snapshot(pool: ConnectionPool, run: RunId) -> Snapshot | None:
     validation.check_run_id(run)
     rows = await pool.execute(queries.SNAPSHOT, {"run": run})
     if not rows:
-        raise RunNotFound(run)
+        raise await read_missing_error(pool, run)
     seq, link, body = rows[0]
     return None if seq is None else Snapshot(seq=seq, hash=link, body=body)
 
@@ -236,7 +250,7 @@ async def read_file(pool: ConnectionPool, run: RunId, file_hash: str) -> bytes:
     validation.check_file_hash(run, file_hash)
     rows = await pool.execute(queries.FILE, {"run": run, "hash": bytes.fromhex(file_hash)})
     if not rows:
-        raise RunNotFound(run)
+        raise await read_missing_error(pool, run)
     body: bytes | None = rows[0][0]
     if body is None:
         raise FileMissing(run, file_hash)
@@ -274,6 +288,55 @@ async def read_page(pool: ConnectionPool, query: RunQuery) -> Page[RunRow]:
     found = await pool.execute(queries.LIST_RUNS, values, prepare=False)
     items = tuple(build_row(*values) for _, *values in found[:limit])
     return Page(items=items, cursor=items[-1].run if len(found) > len(items) else "")
+
+
+async def read_ended(pool: ConnectionPool, query: EndedQuery) -> Page[RunRow]:
+    """Return a page of runs that may be deleted."""
+    limit, (after_at, after_no) = check_ended_query(query), parse_ended_cursor(query.cursor)
+    if "\0" in f"{query.agent}{query.thread}{query.label}{query.owner}":
+        return Page(items=())  # Postgres text has no NUL, so no run matches
+    values = {
+        "before": query.before,
+        "after_at": after_at,
+        "after_no": after_no,
+        "limit": limit + 1,
+        "agent": query.agent or None,
+        "thread": query.thread or None,
+        "label": query.label or None,
+        "owner": query.owner or None,
+    }
+    found = [
+        (number, build_row(*columns))
+        for number, *columns in await pool.execute(queries.ENDED, values, prepare=False)
+    ]
+    items = tuple(row for _, row in found[:limit])
+    return Page(items=items, cursor=make_ended_cursor(found, limit))
+
+
+async def read_families(
+    pool: ConnectionPool, runs: Sequence[RunId]
+) -> tuple[list[list[StoredRow]], list[StoreError]]:
+    """Return the rows of runs that may be deleted with their children, and the refusals."""
+    families: dict[RunId, list[StoredRow]] = {}
+    with_parent: set[RunId] = set()
+    for root, *columns, has_parent in await pool.execute(
+        queries.FAMILIES, {"runs": list(runs)}
+    ):
+        families.setdefault(root, []).append(build_row_state(*columns))
+        if has_parent:
+            with_parent.add(root)
+    refusals: list[StoreError] = [
+        await read_missing_error(pool, run) for run in runs if run not in families
+    ]
+    allowed: list[list[StoredRow]] = []
+    for root, family in families.items():
+        heads = [(member.run, member.stored_head.head) for member in family]
+        refusal = find_refusal(heads, has_parent=root in with_parent)
+        if refusal is None:
+            allowed.append(family)
+        else:
+            refusals.append(refusal)
+    return allowed, refusals
 
 
 async def read_usage(

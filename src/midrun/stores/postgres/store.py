@@ -14,20 +14,29 @@ from typing import Final, Self
 
 import anyio
 import anyio.to_thread
+import msgspec
 from anyio.lowlevel import checkpoint
 
 from midrun.codec.hash_chain import HashChain
 from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.values import Phase
-from midrun.errors import FileMissing, RunNotFound, StoreClosed
+from midrun.errors import (
+    FileMissing,
+    RunNotFound,
+    StoreClosed,
+    StoreError,
+    StoreUnreachable,
+)
 from midrun.ports.environment import Clock, read_boot_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.relay import Relay
 from midrun.ports.store import (
     AppendResult,
     Change,
+    DeletedRuns,
     Durability,
+    EndedQuery,
     HaltRecord,
     OwnerUsage,
     Page,
@@ -35,10 +44,12 @@ from midrun.ports.store import (
     RunQuery,
     RunRow,
     Snapshot,
+    Tombstone,
 )
 from midrun.stores import validation
 from midrun.stores.chunks import SHARED_MIN_BYTES, split_line
 from midrun.stores.cross_thread import Loop
+from midrun.stores.deletion import LEFTOVERS_MAX_ENTRIES, check_delete, make_tombstone
 from midrun.stores.operations import (
     INLINE_MAX_BYTES,
     INLINE_MAX_ENTRIES,
@@ -66,7 +77,13 @@ from midrun.stores.postgres.pool import (
 from midrun.stores.postgres.reader import JournalRange, LineAndHash, PostgresFollowerCursors
 from midrun.stores.postgres.relay import PostgresRelay
 from midrun.stores.postgres.setup import prepare_store
-from midrun.stores.postgres.writer import PostgresWriter, RecentRows
+from midrun.stores.postgres.writer import (
+    ChunksLost,
+    PostgresWriter,
+    RecentRows,
+    read_missing_error,
+    read_tombstone,
+)
 from midrun.stores.watchers import HALTS_CHANGED, Watchers
 
 WRITE_TIMEOUT: Final = timedelta(seconds=1)
@@ -112,6 +129,19 @@ class _LoopResources:
         """Close the connections at once: their event loop is closed or not the caller's."""
         self._write_pool.close_at_once()
         self.read_pool.close_at_once()
+
+
+def _to_wire(tombstone: Tombstone) -> dict[str, object]:
+    """Return the fields of a tombstone as `midrun_delete` takes them."""
+    return {
+        "run": tombstone.run,
+        "seq": tombstone.seq,
+        "hash": tombstone.hash.hex(),
+        "by": tombstone.by,
+        "at": tombstone.at,
+        "reason": tombstone.reason,
+        "proof": tombstone.proof.hex(),
+    }
 
 
 class PostgresStore(JournalStore):
@@ -184,10 +214,10 @@ class PostgresStore(JournalStore):
             check_storable_head(operation.stored_head.head)
         if isinstance(operation, TakeLeaseWrite):
             check_no_nul("holder", operation.holder)
-        elif isinstance(operation, CreateRunWrite):
-            await self._store_chunks(operation.first_body)
         bodies = operation.files.bodies
         for attempts_left in reversed(range(FILE_WRITE_ATTEMPTS)):
+            if isinstance(operation, CreateRunWrite):
+                await self._store_chunks(operation.first_body)
             await self._store_files(bodies)
             try:
                 return await self._resources.writer.write(operation)
@@ -196,6 +226,10 @@ class PostgresStore(JournalStore):
                 # with it: write it again.
                 if missing.hash not in bodies or not attempts_left:
                     raise
+            except ChunksLost:  # in the same way
+                if not attempts_left:
+                    problem = "the history was deleted while it was written; try again"
+                    raise StoreUnreachable(self.address.name, problem) from None
         raise AssertionError("unreachable")
 
     async def _store_files(self, bodies: Mapping[str, bytes]) -> None:
@@ -227,7 +261,7 @@ class PostgresStore(JournalStore):
         # Not through the writer: a snapshot is a cache, and no append should wait for it.
         values = {"run": run, "seq": snapshot.seq, "hash": snapshot.hash, "body": body}
         if not await self._resources.read_pool.execute(queries.SAVE_SNAPSHOT, values):
-            raise RunNotFound(run)
+            raise await read_missing_error(self._resources.read_pool, run)
 
     async def record_heartbeat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
         # Not through the writer either: a heartbeat that waits behind a queue of appends could
@@ -256,6 +290,59 @@ class PostgresStore(JournalStore):
             queries.INSERT_HALT, values | {"now": self.server_clock.get_override()}
         )
         self.watchers.notify([(HALTS_CHANGED, SEQ_ZERO)])
+
+    async def delete_runs(
+        self, runs: Sequence[RunId], *, by: str, reason: str = ""
+    ) -> DeletedRuns:
+        check_delete(runs, by, reason)
+        for name, text in (("by", by), ("reason", reason)):
+            check_no_nul(name, text)
+        for run in runs:
+            validation.check_run_id(run)
+        pool, left = self._resources.read_pool, list(dict.fromkeys(runs))
+        tombstones: list[Tombstone] = []
+        refusals: list[StoreError] = []
+        while left:
+            # The tombstone has the last hash of the run, so its row is read first. The server
+            # leaves a family alone whose rows have changed since; that one is read again.
+            families, refused = await reader.read_families(pool, left)
+            refusals += refused
+            made = [
+                [
+                    make_tombstone(self.chain, row, by=by, at=self.clock(), reason=reason)
+                    for row in family
+                ]
+                for family in families
+            ]
+            deleted = await self._send_tombstones(made)
+            tombstones += [t for family in made if family[0].run in deleted for t in family]
+            left = [family[0].run for family in made if family[0].run not in deleted]
+        self.watchers.notify([(t.run, Seq(t.seq + 1)) for t in tombstones])
+        return DeletedRuns(tombstones=tuple(tombstones), refusals=tuple(refusals))
+
+    async def _send_tombstones(self, families: Sequence[Sequence[Tombstone]]) -> set[RunId]:
+        """Have the server delete `families`; return the runs that it has deleted."""
+        if not families:
+            return set()
+        payload = msgspec.json.encode([[_to_wire(t) for t in family] for family in families])
+        values = {"families": payload.decode(), "now": self.server_clock.get_override()}
+
+        async def delete_once(connection: PostgresConnection, lost_count: int) -> set[RunId]:
+            deleted = {run for (run,) in await connection.execute(queries.DELETE_RUNS, values)}
+            # If an answer was lost, the first attempt has deleted them, perhaps. Its tombstones
+            # are recognized by their proof.
+            for tombstone in (t for family in families for t in family if lost_count):
+                stored = await connection.execute(queries.TOMBSTONE, {"run": tombstone.run})
+                if stored and stored[0][-1] == tombstone.proof:
+                    deleted.add(tombstone.run)
+            return deleted
+
+        return await self._resources.read_pool.run_with_retry(delete_once)
+
+    async def remove_leftovers(self) -> bool:
+        values = {"max_entries": LEFTOVERS_MAX_ENTRIES}
+        ((left,),) = await self._resources.read_pool.execute(queries.REMOVE_LEFTOVERS, values)
+        return bool(left)
 
     async def remove_halt(self, scope: str) -> bool:
         validation.check_text("scope", scope)
@@ -347,6 +434,16 @@ class PostgresStore(JournalStore):
             "now": self.server_clock.get_override(),
         }
         return [run for (run,) in await self._resources.read_pool.execute(queries.DUE, values)]
+
+    async def list_ended(self, query: EndedQuery) -> Page[RunRow]:
+        return await reader.read_ended(self._resources.read_pool, query)
+
+    async def get_tombstone(self, run: RunId) -> Tombstone:
+        validation.check_run_id(run)
+        tombstone = await read_tombstone(self._resources.read_pool, run)
+        if tombstone is None:
+            raise RunNotFound(run)
+        return tombstone
 
     async def list_halts(self) -> Sequence[HaltRecord]:
         return await reader.read_halts(self._resources.read_pool)

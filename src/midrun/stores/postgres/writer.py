@@ -30,8 +30,16 @@ from msgspec import UNSET, Struct
 
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.lru import LruDict
-from midrun.errors import FileMissing, HaltInForce, NoRoom, StoreError
-from midrun.ports.store import AppendResult
+from midrun.errors import (
+    FileMissing,
+    HaltInForce,
+    NoRoom,
+    RunErased,
+    RunNotFound,
+    StoreError,
+)
+from midrun.ports.store import AppendResult, Tombstone
+from midrun.stores.deletion import explain_missing
 from midrun.stores.group_commit import Failure, GroupCommit, PendingWrite
 from midrun.stores.operations import (
     AppendWrite,
@@ -83,6 +91,10 @@ class RecentRows:
             known = self._cached.get(row.run)
             if known is None or known.seq < row.seq:
                 self._cached.put(row.run, row)
+
+
+class ChunksLost(Exception):
+    """A deletion has removed a chunk between its upload and the run that uses it."""
 
 
 class _PostgresWrite(PendingWrite[AppendResult], kw_only=True):
@@ -168,7 +180,7 @@ class PostgresWriter:
                 # Refused by a row that is certain: final. Refused by a cached row: read the row
                 # below and decide in the next round.
                 if run in confirmed:
-                    request.outcome = Failure(refusal)
+                    request.outcome = Failure(await self._explain_missing(refusal))
                 else:
                     unconfirmed.add(run)
         if unconfirmed:
@@ -176,6 +188,12 @@ class PostgresWriter:
         if sent:
             await self._send_round(sent, confirmed)
         return [request for request in pending if request.outcome is UNSET]
+
+    async def _explain_missing(self, refusal: Exception) -> Exception:
+        """Return `RunErased` if the run of a `RunNotFound` was deleted; else the refusal."""
+        if isinstance(refusal, RunNotFound):
+            return await read_missing_error(self._pool, RunId(refusal.run))
+        return refusal
 
     def _get_cached_row(self, operation: JournalWrite) -> StoredRow | None:
         return None if isinstance(operation, CreateRunWrite) else self._rows.get(operation.run)
@@ -250,6 +268,10 @@ class PostgresWriter:
     ) -> Exception | None:
         """Return the reason of a refusal; None if the operation can be applied again."""
         run, current = operation.run, answer.get_row_state(operation.run)
+        if answer.erased_by:
+            return RunErased(run, answer.erased_by, answer.erased_at, answer.erased_why)
+        if answer.lost_chunks and current is None:
+            return ChunksLost(run)
         try:
             operation.apply(current, self._server_clock.estimate_now, holder_alive=answer.alive)
         except (StoreError, ValueError) as refusal:
@@ -310,6 +332,20 @@ class ChangeAnnouncer:
                     await self._pool.execute(queries.ANNOUNCE, {"lines": lines})
         finally:
             self._sender = None
+
+
+async def read_tombstone(pool: ConnectionPool, run: RunId) -> Tombstone | None:
+    """Return the tombstone of `run`; None if it was not deleted."""
+    rows = await pool.execute(queries.TOMBSTONE, {"run": run})
+    if not rows:
+        return None
+    name, seq, link, by, at, reason, proof = rows[0]
+    return Tombstone(run=name, seq=seq, hash=link, by=by, at=at, reason=reason, proof=proof)
+
+
+async def read_missing_error(pool: ConnectionPool, run: RunId) -> RunNotFound:
+    """Return the error for a run that is not in the store: it was deleted, or never there."""
+    return explain_missing(run, await read_tombstone(pool, run))
 
 
 def build_row_state(

@@ -95,6 +95,7 @@ class _PollPosition:
         self._db = db
         self._version = db.execute(queries.DATA_VERSION).get
         self._last_entry_id = db.execute(queries.LAST_ENTRY_ID).get
+        self._last_tombstone_id = db.execute(queries.LAST_TOMBSTONE_ID).get
         self._halt_counter = db.execute(queries.HALT_COUNTER).get
 
     def read_changes(self) -> list[tuple[RunId, Seq]]:
@@ -111,12 +112,19 @@ class _PollPosition:
         ):
             changes.append((run, seq))
             last_id = max(last_id, entry_id)
+        last_tombstone_id = self._last_tombstone_id
+        for run, seq, tombstone_id in self._db.execute(
+            queries.DELETED_RUNS, (self._last_tombstone_id,)
+        ):
+            changes.append((run, seq))
+            last_tombstone_id = max(last_tombstone_id, tombstone_id)
         halt_counter = self._db.execute(queries.HALT_COUNTER).get
         if halt_counter != self._halt_counter:
             self._halt_counter = halt_counter
             changes.append((HALTS_CHANGED, SEQ_ZERO))
         # Stored only after every query has succeeded: a poll that failed is repeated in full.
         self._version, self._last_entry_id = version, last_id
+        self._last_tombstone_id = last_tombstone_id
         return changes
 
     def close(self) -> None:

@@ -9,18 +9,34 @@ rolled back, each request is committed alone.
 
 from typing import Final
 
+import apsw
 from msgspec import Struct
 
+from midrun.codec.hash_chain import HashChain
 from midrun.core.ids import MICROS_PER_SECOND, RunId
+from midrun.errors import StoreError
 from midrun.ports.environment import Clock
-from midrun.ports.store import AppendResult, HaltRecord, Snapshot
+from midrun.ports.store import AppendResult, DeletedRuns, HaltRecord, Snapshot, Tombstone
 from midrun.stores import validation
-from midrun.stores.operations import JournalWrite, TakeLeaseWrite
+from midrun.stores.deletion import (
+    LEFTOVERS_MAX_BYTES,
+    LEFTOVERS_MAX_ENTRIES,
+    explain_missing,
+    find_refusal,
+    make_tombstone,
+)
+from midrun.stores.operations import JournalWrite, StoredRow, TakeLeaseWrite
 from midrun.stores.sqlite import queries
-from midrun.stores.sqlite.row_cache import RowCache
+from midrun.stores.sqlite.row_cache import RowCache, select_tombstone
 
 DAY_MICROS: Final = 86_400 * MICROS_PER_SECOND
 """One day in microseconds."""
+
+INCREMENTAL_VACUUM: Final = 2
+"""The value of `PRAGMA auto_vacuum` in a file whose free pages can be given back in steps."""
+
+FREE_PAGES_KEPT: Final = 1024
+"""Free pages that stay in the file, for the next entries: about 2 MiB."""
 
 
 class WriteJournal(Struct, frozen=True, gc=False):
@@ -44,6 +60,8 @@ class WriteJournal(Struct, frozen=True, gc=False):
         operation = self.operation
         taken = operation if isinstance(operation, TakeLeaseWrite) else None
         current = rows.find_row(operation.run)
+        if current is None:
+            rows.check_not_deleted(operation.run)
         alive = (
             taken is not None
             and current is not None
@@ -139,3 +157,104 @@ class RemoveHalt(Struct, frozen=True, kw_only=True):
         removed = rows.db.changes() > 0
         rows.record_halts_changed()
         return removed
+
+
+class DeleteRuns(Struct, frozen=True, kw_only=True):
+    """Replace runs and their child runs by tombstones."""
+
+    runs: tuple[RunId, ...]
+    by: str
+    reason: str
+    chain: HashChain
+    clock: Clock
+
+    def __call__(self, rows: RowCache) -> DeletedRuns:
+        tombstones: list[Tombstone] = []
+        refusals: list[StoreError] = []
+        for run in self.runs:
+            # A run is checked with its whole family before the first change.
+            family = self._find_family(rows, run)
+            if isinstance(family, StoreError):
+                refusals.append(family)
+                continue
+            for row in family:
+                tombstone = make_tombstone(
+                    self.chain, row, by=self.by, at=self.clock(), reason=self.reason
+                )
+                rows.replace_by_tombstone(row, tombstone)
+                tombstones.append(tombstone)
+        return DeletedRuns(tombstones=tuple(tombstones), refusals=tuple(refusals))
+
+    def _find_family(self, rows: RowCache, run: RunId) -> list[StoredRow] | StoreError:
+        """Return the rows of `run` and its descendants, or the reason of a refusal."""
+        row = rows.find_row(run)
+        if row is None:
+            return explain_missing(run, select_tombstone(rows.db, run))
+        family = {run: row}
+        members = [run]
+        for member in members:  # grows while it is read
+            for (name,) in rows.db.execute(queries.CHILDREN, (member,)).fetchall():
+                found = rows.find_row(child := RunId(str(name)))
+                if found is not None and child not in family:
+                    family[child] = found
+                    members.append(child)
+        heads = [(member, found.stored_head.head) for member, found in family.items()]
+        parent = row.stored_head.head.parent
+        has_parent = bool(parent) and rows.find_row(parent) is not None
+        return find_refusal(heads, has_parent=has_parent) or list(family.values())
+
+
+class RemoveLeftovers(Struct, frozen=True):
+    """Remove some entries of deleted runs, then free pages; return whether more is left."""
+
+    def __call__(self, rows: RowCache) -> bool:
+        db, last_id = rows.db, rows.db.execute(queries.LAST_ENTRY_ID).get
+        budget = [LEFTOVERS_MAX_ENTRIES, LEFTOVERS_MAX_BYTES]
+        has_removed = False
+        while min(budget) > 0 and (number := db.execute(queries.NEXT_LEFTOVER).get) is not None:
+            has_removed = True
+            if _remove_entries(db, number, budget) and _remove_files(db, number, budget):
+                db.execute(queries.DELETE_CHUNKS, (number,))
+                db.execute(queries.DELETE_CHUNK_USES, (number,))
+                db.execute(queries.SET_REMOVED, (number,))
+        if has_removed:
+            db.execute(queries.KEEP_LAST_ID, (last_id,))
+            db.execute(queries.DELETE_KEPT_IDS)
+        return has_removed or _free_pages(db)
+
+
+def _remove_entries(db: apsw.Connection, number: int, budget: list[int]) -> bool:
+    """Remove entries of a run, from the first one on; return whether none is left.
+
+    `budget` has the entries and the bytes that this step may still remove.
+    """
+    last_seq, is_last = 0, True
+    for seq, size in db.execute(queries.LEFTOVER_SIZES, (number, budget[0] + 1)):
+        if min(budget) <= 0:
+            is_last = False
+            break
+        last_seq, budget[0], budget[1] = int(seq), budget[0] - 1, budget[1] - int(size)
+    db.execute(queries.DELETE_ENTRIES, (number, last_seq))
+    return is_last
+
+
+def _remove_files(db: apsw.Connection, number: int, budget: list[int]) -> bool:
+    """Remove the files that no other run has; return whether none is left."""
+    while (found := db.execute(queries.NEXT_RUN_FILE, (number,)).get) is not None:
+        if budget[1] <= 0:
+            return False
+        digest, size = found
+        db.execute(queries.DELETE_RUN_FILE, (number, digest))
+        db.execute(queries.DELETE_UNUSED_FILE, (digest,))
+        budget[1] -= size
+    return True
+
+
+def _free_pages(db: apsw.Connection) -> bool:
+    """Shorten the file by a few pages; return whether more of them are free."""
+    if db.execute(queries.AUTO_VACUUM).get != INCREMENTAL_VACUUM:
+        return False  # the file is older: its free pages are used again by later entries
+    if db.execute(queries.FREE_PAGES).get <= FREE_PAGES_KEPT:
+        return False
+    db.execute(queries.VACUUM_STEP).fetchall()  # apsw frees a page for each row that is fetched
+    return True

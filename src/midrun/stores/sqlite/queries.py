@@ -26,10 +26,15 @@ _FROM_RUN: Final = "FROM runs AS r" + _NEWEST + "WHERE r.run = ?"
 
 # ── writing ──────────────────────────────────────────────────────────────────
 RUN_EXISTS: Final = "SELECT 1 FROM runs WHERE run = ?"
+# A new run never gets the number of a deleted one.
 INSERT_RUN: Final = """
-    INSERT INTO runs (run, seq, hash, at, started_at, epoch, holder, head, phase, attention,
+    INSERT INTO runs (no, run, seq, hash, at, started_at, epoch, holder, head, phase, attention,
                       wake_at, agent, thread, parent, owner)
-    VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?)
+    VALUES (
+        1 + max(coalesce((SELECT max(no) FROM runs), 0),
+                coalesce((SELECT max(no) FROM tombstones), 0)),
+        ?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?
+    )
     RETURNING no
 """
 ADD_WORDS: Final = "INSERT INTO search (rowid, words) VALUES (?, ?)"
@@ -44,6 +49,7 @@ HAS_FILE: Final = "SELECT 1 FROM files WHERE hash = ?"
 ADD_FILE: Final = "INSERT OR IGNORE INTO files (hash, body) VALUES (?, ?)"
 ADD_RUN_FILE: Final = "INSERT OR IGNORE INTO run_files (no, hash) VALUES (?, ?)"
 ADD_CHUNK: Final = "INSERT OR IGNORE INTO chunks (hash, body) VALUES (?, ?)"
+ADD_CHUNK_USE: Final = "INSERT OR IGNORE INTO chunk_uses (no, hash) VALUES (?, ?)"
 
 UPDATE_ROW: Final = """
     UPDATE runs SET seq = ?, hash = ?, at = ?, head = ?, epoch = ?, holder = ?, phase = ?,
@@ -218,7 +224,9 @@ _USAGE_COLUMNS: Final = """
     FROM runs AS r INDEXED BY runs_by_owner
 """
 USAGE: Final = _USAGE_COLUMNS + _NEWEST + "WHERE owner = ?1"
-RUN_NUMBER: Final = "SELECT no FROM runs WHERE run = ?"
+RUN_NUMBER: Final = """
+    SELECT no FROM runs WHERE run = ?1 UNION ALL SELECT no FROM tombstones WHERE run = ?1
+"""
 COUNTS: Final = "SELECT phase, count(*) FROM runs GROUP BY phase"
 OPEN_RUNS: Final = """
     SELECT agent, phase, count(*), coalesce(sum(asks), 0), min(at), min(iif(asks > 0, at, NULL))
@@ -244,12 +252,76 @@ KEY: Final = "SELECT key_id FROM chain_key"
 HALTS: Final = "SELECT scope, by, reason, at FROM halts ORDER BY at, rowid"
 HOLDERS: Final = "SELECT holder, lag FROM holders WHERE abs(? - beat_at) < ttl ORDER BY holder"
 
+# ── deletion ─────────────────────────────────────────────────────────────────
+# Parameters: before, limit, label, agent, thread, owner, at and number of the last run.
+_ENDED_FILTERS: Final = """
+      AND (?4 IS NULL OR r.agent = ?4) AND (?5 IS NULL OR r.thread = ?5)
+      AND (?6 IS NULL OR r.owner = ?6)
+      AND (r.parent = '' OR NOT EXISTS (SELECT 1 FROM runs AS p WHERE p.run = r.parent))
+      AND (?3 IS NULL OR EXISTS (SELECT 1 FROM labels WHERE label = ?3 AND no = r.no))
+"""
+ENDED: Final = (
+    _COLUMNS
+    + "INDEXED BY runs_by_end "
+    + _NEWEST
+    + "WHERE r.phase IN ('cancelled', 'completed', 'failed') "
+    + "AND r.at < ?1 AND (r.at, r.no) > (?7, ?8)"
+    + _ENDED_FILTERS
+    + "ORDER BY r.at, r.no LIMIT ?2"
+)
+CHILDREN: Final = "SELECT run FROM runs WHERE parent = ? AND parent <> ''"
+TOMBSTONE: Final = """
+    SELECT run, seq, hash, "by", at, reason, proof FROM tombstones WHERE run = ?
+"""
+ADD_TOMBSTONE: Final = """
+    INSERT INTO tombstones (no, run, seq, hash, "by", at, reason, proof)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+DELETE_ROW: Final = "DELETE FROM runs WHERE no = ?"
+DELETE_LABEL: Final = "DELETE FROM labels WHERE label = ? AND no = ?"
+DELETE_SNAPSHOT: Final = "DELETE FROM snapshots WHERE no = ?"
+DELETE_CURSORS: Final = """
+    DELETE FROM cursors WHERE follower IN (SELECT follower FROM followers) AND no = ?
+"""
+NEXT_LEFTOVER: Final = "SELECT no FROM tombstones WHERE removed = 0 ORDER BY id LIMIT 1"
+LEFTOVER_SIZES: Final = """
+    SELECT seq, length(line) FROM entries WHERE no = ? ORDER BY seq LIMIT ?
+"""
+DELETE_ENTRIES: Final = "DELETE FROM entries WHERE no = ? AND seq <= ?"
+DELETE_CHUNKS: Final = """
+    DELETE FROM chunks WHERE hash IN (SELECT hash FROM chunk_uses WHERE no = ?1)
+      AND NOT EXISTS (SELECT 1 FROM chunk_uses AS u WHERE u.hash = chunks.hash AND u.no <> ?1)
+"""
+DELETE_CHUNK_USES: Final = "DELETE FROM chunk_uses WHERE no = ?"
+NEXT_RUN_FILE: Final = """
+    SELECT o.hash, length(f.body) FROM run_files AS o JOIN files AS f USING (hash)
+    WHERE o.no = ? LIMIT 1
+"""
+DELETE_RUN_FILE: Final = "DELETE FROM run_files WHERE no = ? AND hash = ?"
+DELETE_UNUSED_FILE: Final = """
+    DELETE FROM files WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM run_files WHERE hash = ?1)
+"""
+SET_REMOVED: Final = "UPDATE tombstones SET removed = 1 WHERE no = ?"
+# Entries of run 0 keep the id of a removed entry until a newer entry has a higher one.
+KEEP_LAST_ID: Final = """
+    INSERT INTO entries (id, no, seq, line, hash)
+    SELECT ?1, 0, ?1, x'', x'' WHERE ?1 > (SELECT coalesce(max(id), 0) FROM entries)
+"""
+DELETE_KEPT_IDS: Final = """
+    DELETE FROM entries WHERE no = 0 AND id < (SELECT max(id) FROM entries)
+"""
+FREE_PAGES: Final = "PRAGMA freelist_count"
+AUTO_VACUUM: Final = "PRAGMA auto_vacuum"
+VACUUM_STEP: Final = "PRAGMA incremental_vacuum(64)"
+
 # ── changes of other processes ───────────────────────────────────────────────
 # The position of the change poller: see `change_poller.py`.
 DATA_VERSION: Final = "PRAGMA data_version"
 VERSION: Final = "PRAGMA user_version"
 LAST_ENTRY_ID: Final = "SELECT coalesce(max(id), 0) FROM entries"
 HALT_COUNTER: Final = "SELECT changes FROM halt_counter"
+LAST_TOMBSTONE_ID: Final = "SELECT coalesce(max(id), 0) FROM tombstones"
+DELETED_RUNS: Final = "SELECT run, seq + 1, id FROM tombstones WHERE id > ?"
 # NOT INDEXED: to group by run, SQLite would walk the index of all entries in the file. Without
 # the index it reads only the range of ids.
 CHANGED_RUNS: Final = """

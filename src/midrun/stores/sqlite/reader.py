@@ -2,8 +2,8 @@
 
 Long reads go to a worker thread. In WAL mode readers never wait for the writer, nor the writer
 for them. A read of a journal takes the run's row first and then the entries up to the row's
-seq. Entries are never removed, so both together are one consistent view even though they are
-two statements.
+seq. Entries are only removed after their run was deleted, so both together are one consistent
+view even though they are two statements. If entries are missing, the tombstone is looked up.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +29,24 @@ from midrun.errors import (
     RunNotFound,
     StoreClosed,
 )
-from midrun.ports.store import OwnerUsage, Page, RunGroup, RunQuery, RunRow, Snapshot
+from midrun.ports.store import (
+    EndedQuery,
+    OwnerUsage,
+    Page,
+    RunGroup,
+    RunQuery,
+    RunRow,
+    Snapshot,
+    Tombstone,
+)
 from midrun.stores import validation
 from midrun.stores.chunks import join_line, list_chunk_hashes
+from midrun.stores.deletion import (
+    check_ended_query,
+    explain_missing,
+    make_ended_cursor,
+    parse_ended_cursor,
+)
 from midrun.stores.operations import INLINE_MAX_BYTES, INLINE_MAX_ENTRIES
 from midrun.stores.search import format_fts5_query, parse_search
 from midrun.stores.sqlite import queries
@@ -41,6 +56,7 @@ from midrun.stores.sqlite.connection import (
     open_reader,
     translate_errors,
 )
+from midrun.stores.sqlite.row_cache import select_tombstone
 from midrun.stores.validation import (
     ROW_COLUMN_COUNT,
     build_row,
@@ -97,7 +113,7 @@ def read_row(db: apsw.Connection, run: RunId) -> RunRow:
     validation.check_run_id(run)
     found = db.execute(queries.ROW, (run,)).get
     if found is None:
-        raise RunNotFound(run)
+        raise explain_missing(run, select_tombstone(db, run))
     return build_row(*found[1:])
 
 
@@ -106,7 +122,7 @@ def read_indexed_row(db: apsw.Connection, run: RunId) -> tuple[RunRow, dict[str,
     validation.check_run_id(run)
     found = db.execute(queries.INDEXED_ROW, (run,)).get
     if found is None:
-        raise RunNotFound(run)
+        raise explain_missing(run, select_tombstone(db, run))
     _, *columns = found
     index = name_indexed_columns(columns[ROW_COLUMN_COUNT:])
     labels = msgspec.json.decode(str(index["labels"]), type=list[str])
@@ -119,7 +135,7 @@ def find_tail(db: apsw.Connection, run: RunId, after: Seq, limit: int | None) ->
     validation.check_run_id(run)
     found = db.execute(queries.RUN_END, (run,)).get
     if found is None:
-        raise RunNotFound(run)
+        raise explain_missing(run, select_tombstone(db, run))
     number, seq, link = found
     # The hash of the run's row can be compared only with the last entry of the journal. A range
     # that ends earlier has none to compare.
@@ -165,6 +181,10 @@ class JournalTail:
         if pairs and not self._after:
             stored, link = pairs[0]
             pairs[0] = _join_stored_line(db, stored), link
+        # The run may have been deleted since its end was read. Its entries and chunks are
+        # removed later than its tombstone was written, so this check comes last.
+        if (tombstone := select_tombstone(db, self._run)) is not None:
+            raise explain_missing(self._run, tombstone)
         return pairs
 
     def read_records(self, db: apsw.Connection, chain: HashChain) -> list[Record]:
@@ -180,6 +200,8 @@ class JournalTail:
         if self._after:
             previous = db.execute(queries.ENTRY_HASH, (self._number, self._after)).get
             if previous is None:
+                if (tombstone := select_tombstone(db, self._run)) is not None:
+                    raise explain_missing(self._run, tombstone)
                 raise JournalCorrupt(self._run, self._after, "the entry is missing")
         pairs = self.read_pairs(db)
         after = Seq(self._after)
@@ -210,7 +232,7 @@ def read_snapshot(db: apsw.Connection, run: RunId) -> Snapshot | None:
     """Return the snapshot of `run` if its hash matches the journal's at that seq."""
     validation.check_run_id(run)
     if db.execute(queries.RUN_EXISTS, (run,)).get is None:
-        raise RunNotFound(run)
+        raise explain_missing(run, select_tombstone(db, run))
     found = db.execute(queries.SNAPSHOT, (run,)).get
     if found is None:
         return None
@@ -222,7 +244,7 @@ def read_file(db: apsw.Connection, run: RunId, file_hash: str) -> bytes:
     """Return the body of a file of `run`."""
     validation.check_run_id(run)
     if db.execute(queries.RUN_EXISTS, (run,)).get is None:
-        raise RunNotFound(run)
+        raise explain_missing(run, select_tombstone(db, run))
     validation.check_file_hash(run, file_hash)
     body: bytes | None = db.execute(queries.FILE, (run, bytes.fromhex(file_hash))).get
     if body is None:
@@ -273,6 +295,27 @@ def _find_page_start(db: apsw.Connection, cursor: str) -> int:
     if start is None:
         raise CursorRefused(cursor)
     return start
+
+
+def read_ended(db: apsw.Connection, query: EndedQuery) -> Page[RunRow]:
+    """Return a page of runs that may be deleted."""
+    limit, after = check_ended_query(query), parse_ended_cursor(query.cursor)
+    filters = (query.label, query.agent, query.thread, query.owner)
+    bound = (query.before, limit + 1, *(value or None for value in filters), *after)
+    found = [
+        (number, build_row(*columns)) for number, *columns in db.execute(queries.ENDED, bound)
+    ]
+    items = tuple(row for _, row in found[:limit])
+    return Page(items=items, cursor=make_ended_cursor(found, limit))
+
+
+def read_tombstone(db: apsw.Connection, run: RunId) -> Tombstone:
+    """Return the tombstone of `run`."""
+    validation.check_run_id(run)
+    tombstone = select_tombstone(db, run)
+    if tombstone is None:
+        raise RunNotFound(run)
+    return tombstone
 
 
 def read_usage(db: apsw.Connection, owner: str, since: Micros, *, sizes: bool) -> OwnerUsage:

@@ -18,10 +18,11 @@ from msgspec.structs import replace
 
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.values import DRIVABLE_PHASES
-from midrun.errors import FileMissing, RunNotFound
-from midrun.ports.store import HaltRecord
+from midrun.errors import FileMissing
+from midrun.ports.store import HaltRecord, Tombstone
 from midrun.stores import validation
 from midrun.stores.chunks import split_line
+from midrun.stores.deletion import explain_missing
 from midrun.stores.operations import RowChange, StoredRow
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connection import check_schema_version
@@ -112,10 +113,43 @@ class RowCache:
         """Refuse a write for a run that does not exist.
 
         Raises:
-            RunNotFound: no such run.
+            RunNotFound, RunErased: no such run.
         """
         if self.find_row(run) is None:
-            raise RunNotFound(run)
+            raise explain_missing(run, select_tombstone(self.db, run))
+
+    def check_not_deleted(self, run: RunId) -> None:
+        """Refuse a write for a run that was deleted.
+
+        Raises:
+            RunErased: it was.
+        """
+        if (tombstone := select_tombstone(self.db, run)) is not None:
+            raise explain_missing(run, tombstone)
+
+    def replace_by_tombstone(self, row: StoredRow, tombstone: Tombstone) -> None:
+        """Remove the row of a run and everything that is found through it."""
+        number = row.number
+        self._execute(
+            queries.ADD_TOMBSTONE,
+            (
+                number,
+                tombstone.run,
+                tombstone.seq,
+                tombstone.hash,
+                tombstone.by,
+                tombstone.at,
+                tombstone.reason,
+                tombstone.proof,
+            ),
+        )
+        for label in row.stored_head.head.labels:
+            self._execute(queries.DELETE_LABEL, (label, number))
+        self._execute(queries.DELETE_SNAPSHOT, (number,))
+        self._execute(queries.DELETE_CURSORS, (number,))
+        self._execute(queries.DELETE_ROW, (number,))
+        self._cached.pop(row.run, None)
+        self.changes.append((row.run, Seq(tombstone.seq + 1)))
 
     def write_change(self, current: StoredRow | None, change: RowChange) -> None:
         """Write the entries and the row of a run; `current` is None for a new run."""
@@ -166,6 +200,7 @@ class RowCache:
         line, chunks = split_line(first)
         for digest, body in chunks.items():
             self._execute(queries.ADD_CHUNK, (digest, body))
+            self._execute(queries.ADD_CHUNK_USE, (number, digest))
         return replace(row, number=number), ((line, link), *rest)
 
     def check_files(self, run: RunId, files: NamedFiles) -> None:
@@ -228,6 +263,15 @@ def _must_update(current: StoredRow, row: StoredRow) -> bool:
     if row.epoch != current.epoch or row.holder != current.holder:
         return True
     return replace(head, step=old.step, cost=old.cost, tokens=old.tokens) != old
+
+
+def select_tombstone(db: apsw.Connection, run: RunId) -> Tombstone | None:
+    """Return the tombstone of `run`; None if it was not deleted."""
+    found = db.execute(queries.TOMBSTONE, (run,)).get
+    if found is None:
+        return None
+    run, seq, link, by, at, reason, proof = found
+    return Tombstone(run=run, seq=seq, hash=link, by=by, at=at, reason=reason, proof=proof)
 
 
 def select_halts(db: apsw.Connection) -> tuple[HaltRecord, ...]:

@@ -1,11 +1,12 @@
 -- The schema of a midrun database. `application_id` identifies it, `user_version` is its version.
--- Entries are only added. The triggers enforce that for other programs that open the file, too.
+-- Entries are only added; those of a deleted run are removed after its tombstone was written.
+-- The triggers enforce that for other programs that open the file, too.
 
 -- While a run is driven, most appends change only seq, hash, at, and the step, cost and tokens of
 -- the head. They do not touch this row: their last entry has these values. So the newest entry of
 -- a run tells whether the row is up to date. It always is when no lease is held.
 CREATE TABLE runs (
-    no         INTEGER PRIMARY KEY,  -- in order of creation; used by cursors
+    no         INTEGER PRIMARY KEY,  -- in order of creation, never used again; for cursors
     run        TEXT    NOT NULL UNIQUE,
     seq        INTEGER NOT NULL,
     hash       BLOB    NOT NULL,
@@ -33,9 +34,13 @@ CREATE INDEX runs_by_wake ON runs (wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX runs_by_holder ON runs (holder)
     WHERE phase IN ('queued', 'running', 'pausing', 'cancelling');
 
+-- The runs that may be deleted, for the retention.
+CREATE INDEX runs_by_end ON runs (at) WHERE phase IN ('cancelled', 'completed', 'failed');
+
+-- `no` refers to runs. It has no foreign key: to delete a run, SQLite would search all labels.
 CREATE TABLE labels (
     label TEXT    NOT NULL,
-    no    INTEGER NOT NULL REFERENCES runs,
+    no    INTEGER NOT NULL,
     PRIMARY KEY (label, no)
 ) STRICT, WITHOUT ROWID;
 
@@ -51,7 +56,8 @@ END;
 
 -- `id` is the order of commits over all runs, because only one writer is active at a time: it
 -- serves as the change feed. Entries of many runs in one commit are stored on few pages.
--- `no` refers to runs. It has no foreign key, because every append would pay for the check.
+-- `no` refers to runs. It has no foreign key, because every append would pay for the check. An id
+-- is never used again: if the newest entry is removed, an entry of run 0 keeps its id.
 CREATE TABLE entries (
     id     INTEGER PRIMARY KEY,
     no     INTEGER NOT NULL,
@@ -72,8 +78,36 @@ BEGIN
 END;
 
 CREATE TRIGGER entries_do_not_go BEFORE DELETE ON entries
+WHEN old.no <> 0 AND NOT EXISTS (SELECT 1 FROM tombstones WHERE no = old.no AND removed = 0)
 BEGIN
-    SELECT raise(ABORT, 'entries are never removed');
+    SELECT raise(ABORT, 'entries are never removed before their run has a tombstone');
+END;
+
+-- The runs that were deleted. `removed` is 1 once all their entries are gone, too.
+CREATE TABLE tombstones (
+    id      INTEGER PRIMARY KEY,     -- in order of deletion
+    no      INTEGER NOT NULL UNIQUE, -- the number that the run had
+    run     TEXT    NOT NULL UNIQUE,
+    seq     INTEGER NOT NULL,        -- this and the next: of the last entry
+    hash    BLOB    NOT NULL,
+    "by"    TEXT    NOT NULL,
+    at      INTEGER NOT NULL,
+    reason  TEXT    NOT NULL,
+    proof   BLOB    NOT NULL,        -- links the columns above to `hash`
+    removed INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+CREATE INDEX tombstones_with_leftovers ON tombstones (id) WHERE removed = 0;
+
+CREATE TRIGGER tombstones_do_not_change
+BEFORE UPDATE OF id, no, run, seq, hash, "by", at, reason, proof ON tombstones
+BEGIN
+    SELECT raise(ABORT, 'tombstones are never changed');
+END;
+
+CREATE TRIGGER tombstones_do_not_go BEFORE DELETE ON tombstones
+BEGIN
+    SELECT raise(ABORT, 'tombstones are never removed');
 END;
 
 -- Parts of the first lines of runs, shared by all runs of a thread: see `stores/chunks.py`.
@@ -90,12 +124,21 @@ CREATE TABLE files (
 ) STRICT;
 
 CREATE TABLE run_files (
-    no   INTEGER NOT NULL REFERENCES runs,
+    no   INTEGER NOT NULL,           -- refers to runs; of a deleted run, it is removed later
     hash BLOB    NOT NULL REFERENCES files,
     PRIMARY KEY (no, hash)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX run_files_by_hash ON run_files (hash);
+
+-- The runs that use each chunk. A chunk without one is removed.
+CREATE TABLE chunk_uses (
+    no   INTEGER NOT NULL,
+    hash BLOB    NOT NULL,
+    PRIMARY KEY (no, hash)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX chunk_uses_by_hash ON chunk_uses (hash);
 
 -- The id of the key of the hash chains: at most one row, empty if there is no key, never changed.
 CREATE TABLE chain_key (
@@ -143,14 +186,14 @@ CREATE TABLE followers (
 
 CREATE TABLE cursors (
     follower TEXT    NOT NULL REFERENCES followers,
-    no       INTEGER NOT NULL REFERENCES runs,
+    no       INTEGER NOT NULL,       -- refers to runs, without a foreign key, as in labels
     seq      INTEGER NOT NULL,
     note     TEXT    NOT NULL,
     PRIMARY KEY (follower, no)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TRIGGER runs_that_grow_get_cursors BEFORE INSERT ON entries
-WHEN new.no <= (SELECT max(since) FROM followers)
+WHEN new.no > 0 AND new.no <= (SELECT max(since) FROM followers)
 BEGIN
     INSERT INTO cursors SELECT follower, new.no, new.seq - 1, '' FROM followers AS f
     WHERE since >= new.no

@@ -28,7 +28,9 @@ from midrun.ports.relay import Relay
 from midrun.ports.store import (
     AppendResult,
     Change,
+    DeletedRuns,
     Durability,
+    EndedQuery,
     HaltRecord,
     OwnerUsage,
     Page,
@@ -36,8 +38,10 @@ from midrun.ports.store import (
     RunQuery,
     RunRow,
     Snapshot,
+    Tombstone,
 )
 from midrun.stores import validation
+from midrun.stores.deletion import check_delete
 from midrun.stores.operations import INLINE_MAX_BYTES, JournalStore, JournalWrite
 from midrun.stores.sqlite import operations, reader
 from midrun.stores.sqlite.change_poller import ChangePoller
@@ -97,8 +101,9 @@ class SqliteStore(JournalStore):
         self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
     ) -> Sequence[Record]:
         await checkpoint()
-        # The range is fixed first, from the run's row. Entries are never changed or removed, so
-        # reading them later, through either connection, gives the same consistent view.
+        # The range is fixed first, from the run's row. Entries are never changed, and removed
+        # only with their run, so reading them later, through either connection, gives the same
+        # consistent view, or `RunErased`.
         tail = self._inline_reader.read_inline(
             lambda db: reader.find_tail(db, run, after, limit)
         )
@@ -209,6 +214,26 @@ class SqliteStore(JournalStore):
     async def list_halts(self) -> Sequence[HaltRecord]:
         await checkpoint()
         return self._inline_reader.read_inline(select_halts)
+
+    async def list_ended(self, query: EndedQuery) -> Page[RunRow]:
+        return await self._thread_reader.read_in_thread(lambda db: reader.read_ended(db, query))
+
+    async def delete_runs(
+        self, runs: Sequence[RunId], *, by: str, reason: str = ""
+    ) -> DeletedRuns:
+        check_delete(runs, by, reason)
+        request = operations.DeleteRuns(
+            runs=tuple(runs), by=by, reason=reason, chain=self.chain, clock=self._clock
+        )
+        return await self._writer.write(request, inline=False)
+
+    async def remove_leftovers(self) -> bool:
+        # In the writer thread, and as a group of its own: no append waits for more than this.
+        return await self._writer.write(operations.RemoveLeftovers(), inline=False)
+
+    async def get_tombstone(self, run: RunId) -> Tombstone:
+        await checkpoint()
+        return self._inline_reader.read_inline(lambda db: reader.read_tombstone(db, run))
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[AsyncIterator[Change]]:

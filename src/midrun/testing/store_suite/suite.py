@@ -1,6 +1,7 @@
 """The whole store suite as one class."""
 
 from midrun.testing.store_suite.concurrency import ConcurrencyTests
+from midrun.testing.store_suite.deletion import DeletionTests
 from midrun.testing.store_suite.files import FileTests
 from midrun.testing.store_suite.journals import JournalTests
 from midrun.testing.store_suite.leases import HaltTests, LeaseTests
@@ -20,5 +21,6 @@ class StoreSuite(
     ListTests,
     ThreadTests,
     ConcurrencyTests,
+    DeletionTests,
 ):
     """The contract of a store. Override the `store` fixture; it must use `clock`."""

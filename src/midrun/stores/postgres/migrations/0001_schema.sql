@@ -18,7 +18,8 @@ CREATE TABLE midrun_runs (
     agent      text   COLLATE "C" NOT NULL,
     thread     text   COLLATE "C" NOT NULL,
     parent     text   COLLATE "C" NOT NULL,
-    owner      text   COLLATE "C" NOT NULL        -- the user who started it
+    owner      text   COLLATE "C" NOT NULL,       -- the user who started it
+    ended_at   bigint                             -- `at`, while the run may be deleted
 ) WITH (fillfactor = 70);  -- an append that changes no indexed column stays on its page
 
 CREATE INDEX midrun_runs_by_phase ON midrun_runs (phase, no);
@@ -30,6 +31,8 @@ CREATE INDEX midrun_runs_by_attention ON midrun_runs (no) WHERE attention <> '';
 CREATE INDEX midrun_runs_by_wake ON midrun_runs (wake_at, no) WHERE wake_at IS NOT NULL;
 CREATE INDEX midrun_runs_to_drive ON midrun_runs (no)
     WHERE phase IN ('queued', 'running', 'pausing', 'cancelling');
+-- For the retention. Not on `at`: every append changes that, and could not stay on its page.
+CREATE INDEX midrun_runs_by_end ON midrun_runs (ended_at, no) WHERE ended_at IS NOT NULL;
 -- Only a small part of all runs is held. An append does not change the holder.
 CREATE INDEX midrun_runs_held ON midrun_runs (holder) WHERE holder <> '';
 
@@ -64,8 +67,52 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER midrun_refuse_entry_change BEFORE UPDATE OR DELETE OR TRUNCATE ON midrun_entries
+CREATE TRIGGER midrun_refuse_entry_change BEFORE UPDATE OR TRUNCATE ON midrun_entries
     FOR EACH STATEMENT EXECUTE FUNCTION midrun_refuse_entry_change();
+
+-- The runs that were deleted. `removed` is true once all their entries are gone, too.
+CREATE TABLE midrun_tombstones (
+    id      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    no      bigint NOT NULL UNIQUE,            -- the number that the run had
+    run     text   COLLATE "C" NOT NULL UNIQUE,
+    seq     bigint NOT NULL,                   -- this and the next: of the last entry
+    hash    bytea  NOT NULL,
+    set_by  text   NOT NULL,
+    at      bigint NOT NULL,
+    reason  text   NOT NULL,
+    proof   bytea  NOT NULL,                   -- links the columns above to `hash`
+    removed boolean NOT NULL DEFAULT FALSE
+);
+CREATE INDEX midrun_tombstones_with_leftovers ON midrun_tombstones (id) WHERE NOT removed;
+
+CREATE FUNCTION midrun_check_entry_removal() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (
+        SELECT FROM (SELECT DISTINCT no FROM gone) AS g
+        WHERE NOT EXISTS (
+            SELECT FROM midrun_tombstones AS t WHERE t.no = g.no AND NOT t.removed
+        )
+    ) THEN
+        RAISE EXCEPTION 'entries are never removed before their run has a tombstone';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER midrun_check_entry_removal AFTER DELETE ON midrun_entries
+    REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION midrun_check_entry_removal();
+
+CREATE FUNCTION midrun_refuse_tombstone_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'tombstones are never changed and never removed';
+END
+$$;
+
+CREATE TRIGGER midrun_refuse_tombstone_change
+    BEFORE UPDATE OF no, run, seq, hash, set_by, at, reason, proof OR DELETE OR TRUNCATE
+    ON midrun_tombstones
+    FOR EACH STATEMENT EXECUTE FUNCTION midrun_refuse_tombstone_change();
 
 -- Parts of the first lines of runs, shared by all runs of a thread: see `stores/chunks.py`. They
 -- are written before the run that refers to them. If that run is then refused, its chunks stay
@@ -84,11 +131,19 @@ CREATE TABLE midrun_files (
 ALTER TABLE midrun_files ALTER COLUMN body SET STORAGE EXTERNAL;  -- images are compressed already
 
 CREATE TABLE midrun_run_files (
-    no   bigint NOT NULL REFERENCES midrun_runs,
+    no   bigint NOT NULL,         -- refers to midrun_runs; of a deleted run, it is removed later
     hash bytea  NOT NULL REFERENCES midrun_files,
     PRIMARY KEY (no, hash)
 );
 CREATE INDEX midrun_run_files_by_hash ON midrun_run_files (hash);
+
+-- The runs that use each chunk. A chunk without one is removed with the last run that used it.
+CREATE TABLE midrun_chunk_uses (
+    no   bigint NOT NULL,
+    hash bytea  NOT NULL,
+    PRIMARY KEY (no, hash)
+);
+CREATE INDEX midrun_chunk_uses_by_hash ON midrun_chunk_uses (hash);
 
 -- The id of the key of the hash chains: one row, empty if there is no key, never changed.
 CREATE TABLE midrun_chain_key (
@@ -131,8 +186,8 @@ CREATE TABLE midrun_followers (
 
 CREATE TABLE midrun_cursors (
     follower text   COLLATE "C" NOT NULL REFERENCES midrun_followers,
-    no       bigint NOT NULL REFERENCES midrun_runs,
-    seq      bigint NOT NULL,
+    no       bigint NOT NULL,              -- refers to midrun_runs; to check a foreign key,
+    seq      bigint NOT NULL,              -- Postgres would search all cursors for a deleted run
     note     text   NOT NULL,
     PRIMARY KEY (follower, no)
 );
@@ -167,6 +222,12 @@ BEGIN
         SELECT FROM midrun_holders WHERE holder = its_holder AND abs(now - beat_at) < ttl
     );
 END
+$$;
+
+-- Returns `at` for a run in a phase in which it may be deleted, else NULL.
+CREATE FUNCTION midrun_end_time(phase text, at bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN phase IN ('cancelled', 'completed', 'failed') THEN at END
 $$;
 
 -- Groups lines into payloads for NOTIFY, which are limited to 8000 bytes.
@@ -220,11 +281,14 @@ DECLARE
     request    record;
     run_row    midrun_runs;
     halt       midrun_halts;
+    tombstone  midrun_tombstones;
     full_scope text;
     lost_file  text;
+    chunk_count bigint;
     last_since bigint;
     applies    boolean;
     alive      boolean;
+    chunked    boolean;
     now        bigint := coalesce(given_now, midrun_now());
     answers    json[] := '{}';
     changes    text[] := '{}';
@@ -248,7 +312,7 @@ BEGIN
             run text, "after" bigint, seq bigint, hash text, at bigint, lines json,
             starts boolean, taker text, limits json, epoch bigint, holder text, head text,
             phase text, attention text, wake_at bigint, agent text, thread text, parent text,
-            owner text, labels json, started_at bigint, files json, words text
+            owner text, labels json, chunks text[], started_at bigint, files json, words text
         )
     LOOP
         applies := FALSE;
@@ -267,18 +331,38 @@ BEGIN
                 LIMIT 1
             );
         END IF;
-        IF request."after" = 0 AND lost_file IS NULL THEN
+        chunked := TRUE;
+        IF request."after" = 0 AND request.chunks IS NOT NULL THEN
+            -- The client has stored the chunks. A deletion may have removed one of them since; a
+            -- lock keeps the others. If one is missing, the client stores all of them again.
+            PERFORM FROM midrun_chunks
+            WHERE hash IN (SELECT decode(chunk, 'hex') FROM unnest(request.chunks) AS chunk)
+            FOR KEY SHARE;
+            GET DIAGNOSTICS chunk_count = ROW_COUNT;
+            chunked := chunk_count = cardinality(request.chunks);
+        END IF;
+        IF request."after" = 0 AND chunked AND lost_file IS NULL THEN
             INSERT INTO midrun_runs (run, seq, hash, at, started_at, epoch, holder, head, phase,
-                                     attention, wake_at, agent, thread, parent, owner)
+                                     attention, wake_at, agent, thread, parent, owner, ended_at)
             VALUES (request.run, request.seq, decode(request.hash, 'hex'), request.at,
                     request.started_at, request.epoch, '', convert_to(request.head, 'UTF8'),
                     request.phase, request.attention, request.wake_at, request.agent,
-                    request.thread, request.parent, request.owner)
+                    request.thread, request.parent, request.owner,
+                    midrun_end_time(request.phase, request.at))
             ON CONFLICT (run) DO NOTHING
             RETURNING * INTO run_row;
             applies := FOUND;
+            -- Looked up after the insert, which has waited for a deletion that was under way.
+            IF applies AND EXISTS (
+                SELECT FROM midrun_tombstones WHERE run = request.run
+            ) THEN
+                DELETE FROM midrun_runs WHERE no = run_row.no;
+                applies := FALSE;
+            END IF;
         END IF;
         IF applies THEN
+            INSERT INTO midrun_chunk_uses (no, hash)
+            SELECT run_row.no, decode(chunk, 'hex') FROM unnest(request.chunks) AS chunk;
             INSERT INTO midrun_labels (label, no)
             SELECT DISTINCT label, run_row.no
             FROM json_array_elements_text(request.labels) AS label;
@@ -314,7 +398,8 @@ BEGIN
                 SET seq = request.seq, hash = decode(request.hash, 'hex'), at = request.at,
                     head = convert_to(request.head, 'UTF8'), epoch = request.epoch,
                     holder = request.holder, phase = request.phase,
-                    attention = request.attention, wake_at = request.wake_at
+                    attention = request.attention, wake_at = request.wake_at,
+                    ended_at = midrun_end_time(request.phase, request.at)
                 WHERE no = run_row.no;
             END IF;
         END IF;
@@ -344,18 +429,123 @@ BEGIN
         ) THEN
             answers := answers || json_build_object('done', TRUE);
         ELSE
+            SELECT * INTO tombstone FROM midrun_tombstones WHERE run = request.run;
             answers := answers || json_strip_nulls(json_build_object(
                 'done', FALSE, 'seq', run_row.seq, 'hash', encode(run_row.hash, 'hex'),
                 'at', run_row.at, 'epoch', run_row.epoch, 'holder', run_row.holder,
                 'head', convert_from(run_row.head, 'UTF8'), 'alive', alive,
                 'scope', halt.scope, 'by', halt.set_by, 'reason', halt.reason,
-                'full', full_scope, 'lost_file', lost_file
+                'full', full_scope, 'lost_file', lost_file, 'lost_chunks', NOT chunked,
+                'erased_by', tombstone.set_by, 'erased_at', tombstone.at,
+                'erased_why', tombstone.reason
             ));
         END IF;
     END LOOP;
     INSERT INTO midrun_notices (xid, at, payload)
     SELECT pg_current_xact_id(), now, payload FROM midrun_payloads(changes) AS payload;
     RETURN json_build_object('now', midrun_now(), 'answers', answers)::text;
+END
+$$;
+
+-- ── deletion ─────────────────────────────────────────────────────────────────────────────
+
+-- Replaces runs by tombstones. `families` is a list of families, each a list of tombstones: of a
+-- run and of its child runs. A family is left alone if one of its runs has grown since its row
+-- was read, or if it has another child. Returns the runs that were deleted.
+CREATE FUNCTION midrun_delete(families json, given_now bigint) RETURNS SETOF text
+LANGUAGE plpgsql AS $$
+DECLARE
+    family  json;
+    numbers bigint[];
+    names   text[];
+    deleted text[] := '{}';
+    lines   text[] := '{}';
+    now     bigint := coalesce(given_now, midrun_now());
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1296647250, midrun_schema_key());
+    -- All rows are locked first, in the order in which writers lock them: no deadlock.
+    PERFORM FROM midrun_runs WHERE run IN (
+        SELECT t ->> 'run' FROM json_array_elements(families) AS f, json_array_elements(f) AS t
+    ) ORDER BY run FOR UPDATE;
+    FOR family IN SELECT * FROM json_array_elements(families) LOOP
+        SELECT array_agg(r.no), array_agg(r.run) INTO numbers, names
+        FROM json_to_recordset(family) AS t (run text, seq bigint, hash text)
+        JOIN midrun_runs AS r ON r.run = t.run AND r.seq = t.seq
+             AND r.hash = decode(t.hash, 'hex') AND r.ended_at IS NOT NULL;
+        CONTINUE WHEN coalesce(cardinality(numbers), 0) < json_array_length(family)
+            OR EXISTS (
+                SELECT FROM midrun_runs
+                WHERE parent = ANY(names) AND parent <> '' AND run <> ALL(names)
+            );
+        INSERT INTO midrun_tombstones (no, run, seq, hash, set_by, at, reason, proof)
+        SELECT r.no, t.run, t.seq, decode(t.hash, 'hex'), t.by, t.at, t.reason,
+               decode(t.proof, 'hex')
+        FROM json_to_recordset(family) AS t (
+            run text, seq bigint, hash text, by text, at bigint, reason text, proof text
+        ) JOIN midrun_runs AS r ON r.run = t.run;
+        DELETE FROM midrun_labels WHERE no = ANY(numbers);
+        DELETE FROM midrun_snapshots WHERE no = ANY(numbers);
+        DELETE FROM midrun_cursors
+        WHERE follower IN (SELECT follower FROM midrun_followers) AND no = ANY(numbers);
+        DELETE FROM midrun_runs WHERE no = ANY(numbers);
+        deleted := deleted || names;
+        lines := lines || ARRAY(
+            SELECT concat_ws(' ', t ->> 'run', (t ->> 'seq')::bigint + 1)
+            FROM json_array_elements(family) AS t
+        );
+    END LOOP;
+    INSERT INTO midrun_notices (xid, at, payload)
+    SELECT pg_current_xact_id(), now, payload FROM midrun_payloads(lines) AS payload;
+    RETURN QUERY SELECT unnest(deleted);
+END
+$$;
+
+-- Removes up to `max_entries` entries of deleted runs. Returns whether there was one to remove.
+CREATE FUNCTION midrun_remove_leftovers(max_entries bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    numbers bigint[];
+    done    bigint[];
+    hashes  bytea[];
+BEGIN
+    -- Another process may be at work on some of them: it goes on with those.
+    SELECT array_agg(no) INTO numbers FROM (
+        SELECT no FROM midrun_tombstones WHERE NOT removed ORDER BY id LIMIT 50
+        FOR UPDATE SKIP LOCKED
+    ) AS t;
+    IF numbers IS NULL THEN
+        RETURN FALSE;
+    END IF;
+    DELETE FROM midrun_entries WHERE ctid IN (
+        SELECT ctid FROM midrun_entries WHERE no = ANY(numbers) LIMIT max_entries
+    );
+    done := ARRAY(
+        SELECT no FROM unnest(numbers) AS no
+        WHERE NOT EXISTS (SELECT FROM midrun_entries AS e WHERE e.no = no.no)
+    );
+    -- A chunk that a new run is about to use is locked, and stays. The uses are counted by a
+    -- statement of its own, which sees every run that was committed before the locks were taken.
+    hashes := ARRAY(
+        SELECT c.hash FROM midrun_chunks AS c
+        WHERE c.hash IN (SELECT u.hash FROM midrun_chunk_uses AS u WHERE u.no = ANY(done))
+        ORDER BY c.hash FOR UPDATE SKIP LOCKED
+    );
+    DELETE FROM midrun_chunk_uses WHERE no = ANY(done);
+    DELETE FROM midrun_chunks AS c
+    WHERE c.hash = ANY(hashes)
+      AND NOT EXISTS (SELECT FROM midrun_chunk_uses AS u WHERE u.hash = c.hash);
+    -- Files in the same way.
+    hashes := ARRAY(
+        SELECT f.hash FROM midrun_files AS f
+        WHERE f.hash IN (SELECT r.hash FROM midrun_run_files AS r WHERE r.no = ANY(done))
+        ORDER BY f.hash FOR UPDATE SKIP LOCKED
+    );
+    DELETE FROM midrun_run_files WHERE no = ANY(done);
+    DELETE FROM midrun_files AS f
+    WHERE f.hash = ANY(hashes)
+      AND NOT EXISTS (SELECT FROM midrun_run_files AS r WHERE r.hash = f.hash);
+    UPDATE midrun_tombstones SET removed = TRUE WHERE no = ANY(done);
+    RETURN TRUE;
 END
 $$;
 
