@@ -7,7 +7,13 @@ import apsw
 
 from midrun.stores.sqlite.store import SqliteStore
 
-STATEMENTS = {"insert": "INSERT INTO entries", "commit": "COMMIT", "reply": "COMMIT"}
+STATEMENTS = {
+    "insert": "INSERT INTO entries",
+    "tombstone": "INSERT INTO tombstones",
+    "remove": "DELETE FROM",
+    "commit": "COMMIT",
+    "reply": "COMMIT",
+}
 """The first words of the statement at each point; *reply* is after the commit has ended."""
 
 

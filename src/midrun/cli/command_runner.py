@@ -24,6 +24,7 @@ from midrun.errors import (
     ControlRefused,
     MidrunError,
     Misconfigured,
+    RunErased,
     RunNotFound,
     ServerRefused,
 )
@@ -152,7 +153,7 @@ def _find_hint(error: MidrunError, args: Namespace) -> str:
     """Return the next step for the user, if the text of `error` does not name one."""
     if isinstance(error, ControlRefused):
         return next_step(error, args)
-    if isinstance(error, RunNotFound):
+    if isinstance(error, RunNotFound) and not isinstance(error, RunErased):
         return f"list the runs: {format_command(args, 'ls')}"
     if isinstance(error.__cause__, OSError) and error.__cause__.errno == EADDRINUSE:
         return "choose another port: --port N, or --port 0 for any free port"

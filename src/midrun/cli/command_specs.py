@@ -115,6 +115,12 @@ def _list_worker_options(engine: Arg) -> tuple[Arg, ...]:
             default="any",
         ),
         Arg(
+            "--retention",
+            "delete runs this long after their end: all=90d, label:gpu=2w, agent:clerk=never",
+            "SCOPE=AGE",
+            kind="list",
+        ),
+        Arg(
             "--temporal-address",
             "the frontend of Temporal (127.0.0.1:7233)",
             "HOST:PORT",
@@ -499,6 +505,26 @@ COMMAND_GROUPS: Final = {
             ),
             opens_target=True,
             has_settings=True,
+        ),
+        "delete": CommandSpec(
+            "delete_commands.delete",
+            "delete runs that have ended; only their tombstones are left",
+            (
+                "midrun delete 3f2a",
+                "midrun delete --older-than 90d --yes",
+                'midrun delete --user ann --reason "GDPR request 17"',
+            ),
+            (
+                *TARGET_OPTIONS,
+                Arg("run", "the run's id, or the beginning of it", "RUN", nargs="?"),
+                Arg("--thread", "all runs of this thread", "NAME"),
+                Arg("--user", "all runs that this user started", "NAME"),
+                Arg("--agent", "all runs of this agent", "NAME"),
+                Arg("--label", "all runs with this label", "WORD"),
+                Arg("--older-than", "runs whose last entry is older: 90d, 12h, 2w", "AGE"),
+                Arg("--reason", "the reason, for the tombstones", "TEXT", default=""),
+                Arg("--yes", "do not ask for confirmation", kind="flag"),
+            ),
         ),
         "completion": CommandSpec(
             "completion.completion",

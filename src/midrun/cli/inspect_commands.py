@@ -19,8 +19,9 @@ from midrun.cli.output import (
     shorten_ids,
 )
 from midrun.cli.targets import find_run
+from midrun.core.ids import RunId
 from midrun.driver.delta import Delta
-from midrun.errors import Misconfigured
+from midrun.errors import Misconfigured, RunErased
 from midrun.events import DeltaEvent
 from midrun.ports.environment import read_wall_clock
 from midrun.runs.protocols import AnyMidrun, AnyRun
@@ -148,7 +149,11 @@ async def report(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
 
 async def verify(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Verify the journal of a run; exit with 1 if a check fails."""
-    verdict = await midrun.verify((await find_run(midrun, args.run)).id)
+    try:
+        run_id = (await find_run(midrun, args.run)).id
+    except RunErased as erased:  # then the tombstone is verified
+        run_id = RunId(erased.run)
+    verdict = await midrun.verify(run_id)
     out.write(verdict, str(verdict))
     return 0 if verdict else 1
 

@@ -13,6 +13,7 @@ import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
 import anyio
@@ -29,6 +30,7 @@ from midrun.cli.targets import (
     open_target,
 )
 from midrun.core.values import DRIVABLE_PHASES
+from midrun.driver.deletion import parse_age
 from midrun.driver.user_code import list_unfinished
 from midrun.errors import Misconfigured
 from midrun.followers import Follower, following
@@ -59,7 +61,12 @@ def build_worker(args: Namespace, agents: tuple[Agent, ...]) -> Midrun:
         versions=args.versions,
     )
     return Midrun(
-        args.store, agents=agents, engine=_choose_engine(args), fleet=fleet, **args.keys
+        args.store,
+        agents=agents,
+        engine=_choose_engine(args),
+        fleet=fleet,
+        retention=_parse_retention(args.retention),
+        **args.keys,
     )
 
 
@@ -89,6 +96,23 @@ def _parse_limits(option: str, words: Iterable[str] | None) -> dict[str, int]:
             raise Misconfigured(f"{option} {word}", problem)
         limits[scope] = int(most)
     return limits
+
+
+def _parse_retention(words: Iterable[str] | None) -> dict[str, timedelta | None]:
+    """Return the ages by scope, from words such as `agent:clerk=90d` and `all=never`.
+
+    Raises:
+        Misconfigured: a word is not of the form SCOPE=AGE.
+    """
+    ages: dict[str, timedelta | None] = {}
+    for word in words or ():
+        scope, _, age = word.rpartition("=")
+        try:
+            ages[scope] = None if age == "never" else parse_age(age)
+        except Misconfigured as error:
+            problem = f"the age {error.problem}, or never: all=90d, label:gpu=never"
+            raise Misconfigured(f"--retention {word}", problem) from None
+    return ages
 
 
 def _choose_engine(args: Namespace) -> Literal["local"] | RunPlacement | None:

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from midrun.agents.agent import Agent
 from midrun.agents.tool_environment import is_missing_variable
 from midrun.cli.settings import SETTINGS_PREFIX
-from midrun.errors import MidrunError, Misconfigured, RunNotFound
+from midrun.errors import MidrunError, Misconfigured, RunErased, RunNotFound
 from midrun.hosts import host, is_foreign_agent
 from midrun.runs.midrun import Midrun
 from midrun.runs.protocols import AnyMidrun, AnyRun
@@ -36,6 +36,8 @@ async def find_run(midrun: AnyMidrun, run_id: str) -> AnyRun:
         raise Misconfigured("RUN", "the id must not be empty; `midrun ls` lists the runs")
     try:
         return await midrun.get(run_id)
+    except RunErased:
+        raise
     except RunNotFound:
         matches = await midrun.find_ids(run_id)
         if len(matches) == 1:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
 
@@ -24,8 +25,8 @@ from midrun.ports.store import Page
 from midrun.runs import validation
 from midrun.runs.control_bodies import make_file_bodies
 from midrun.runs.validation import REASON_MAX_CHARS, ActorLike, parse_phase
-from midrun.runs.values import OpenAsk, RunView, Verdict
-from midrun.runs.wire import AskPage, RunListItem, RunPage
+from midrun.runs.values import DeletableRuns, OpenAsk, RunView, Verdict
+from midrun.runs.wire import AskPage, DeletedCount, RunListItem, RunPage
 
 PAGE_MAX_RUNS: Final = 200
 """The largest page of runs that a server returns."""
@@ -231,6 +232,52 @@ class RemoteMidrun:
         return decode_value(
             Verdict, (await self._transport.get(f"/v1/runs/{run_id}/verify")).json()
         )
+
+    # ── deletion ──────────────────────────────────────────────────────────────────────────
+
+    async def count_deletable(
+        self,
+        *,
+        thread: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+        label: str | None = None,
+        older_than: timedelta | None = None,
+    ) -> DeletableRuns:
+        """Count the runs that `delete_runs` would delete, and those that have not ended."""
+        selection = validation.make_selection(
+            thread=thread, user=user, agent=agent, label=label, older_than=older_than
+        )
+        body = {"runs": msgspec.to_builtins(selection)}
+        reply = await self._transport.send_change("POST", "/v1/deletions/count", body)
+        return decode_value(DeletableRuns, reply.json())
+
+    async def delete_runs(
+        self,
+        *,
+        thread: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+        label: str | None = None,
+        older_than: timedelta | None = None,
+        reason: str = "",
+        actor: ActorLike = None,
+    ) -> int:
+        """Delete all runs that match and have ended; return their number. Needs an operator."""
+        self._transport.check_actor(actor)
+        selection = validation.make_selection(
+            thread=thread, user=user, agent=agent, label=label, older_than=older_than
+        )
+        reason = validation.check_name("reason", reason, REASON_MAX_CHARS)
+        body = {"runs": msgspec.to_builtins(selection), "reason": reason}
+        deleted = 0
+        while True:
+            # The server deletes some hundreds of runs for each request.
+            reply = await self._transport.send_change("POST", "/v1/deletions", body)
+            batch = decode_value(DeletedCount, reply.json())
+            deleted += batch.deleted
+            if not batch.more:
+                return deleted
 
     # ── halts ─────────────────────────────────────────────────────────────────────────────
 

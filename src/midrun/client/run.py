@@ -50,6 +50,7 @@ from midrun.runs.control_bodies import (
 from midrun.runs.control_specs import ControlSpec
 from midrun.runs.event_stream import stream_events
 from midrun.runs.validation import (
+    REASON_MAX_CHARS,
     WAIT_ENDING_PHASES,
     ActorLike,
     ControlOptions,
@@ -57,7 +58,7 @@ from midrun.runs.validation import (
     check_choice,
     parse_awaited_phases,
 )
-from midrun.runs.values import ArtifactView, FeedItem, Receipt, RunView
+from midrun.runs.values import ArtifactView, Erasure, FeedItem, Receipt, RunView
 from midrun.runs.wire import ArtifactPage, CommandReceipt
 from midrun.text.report import Report
 
@@ -354,6 +355,18 @@ class RemoteRun:
         reply = await self._transport.get(f"{self._path}/checkpoint", params=params)
         # Not `from_json`, which would refuse a signed checkpoint without the key.
         return msgspec.json.decode(reply.body, type=Checkpoint)
+
+    async def delete(self, reason: str = "", *, actor: ActorLike = None) -> Erasure:
+        """Delete the run and its child runs; only a tombstone is left. Needs an operator.
+
+        Raises:
+            DeleteRefused: The run, or a child run, has not ended: cancel it first. Or it is
+                itself a child run: delete its parent.
+        """
+        self._transport.check_actor(actor)
+        params = {"reason": validation.check_name("reason", reason, REASON_MAX_CHARS)}
+        reply = await self._transport.send_change("DELETE", self._path, params=params)
+        return decode_value(Erasure, reply.json())
 
     async def export(self) -> tuple[bytes, ...]:
         """Return the journal as stored: one line of JSON per entry, byte for byte."""

@@ -10,8 +10,9 @@ import asyncio
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, NoReturn, Self, cast
@@ -30,6 +31,7 @@ from midrun.core.history import find_unnamed_authors, limit_history
 from midrun.core.ids import CallId, Micros, RunId
 from midrun.core.stops import MaxCost, Stop, flatten_stop
 from midrun.core.values import FileLimits, Json, Message, ModelSettings
+from midrun.driver.deletion import RetentionRules
 from midrun.driver.live import LiveOutput
 from midrun.driver.notifications import ChangeNotifier
 from midrun.driver.redaction import LiveRedactor, SecretRegistry
@@ -49,6 +51,7 @@ from midrun.runs.checkpoints import (
     make_resume_controls,
     read_heads,
 )
+from midrun.runs.deletion import count_deletable, delete_selected
 from midrun.runs.message_import import import_history
 from midrun.runs.run import Run
 from midrun.runs.service import (
@@ -64,7 +67,7 @@ from midrun.runs.validation import (
     parse_actor,
     parse_phase,
 )
-from midrun.runs.values import OpenAsk, RunView, Verdict
+from midrun.runs.values import DeletableRuns, OpenAsk, RunView, Verdict
 from midrun.runs.views import list_all_asks, list_views
 from midrun.stores.urls import open_store
 
@@ -139,6 +142,9 @@ class Midrun:
         thread_runs: A new run of a thread sees the messages of this many earlier runs of it. A
             note in its history says if older ones were left out.
         file_limits: The bounds on the files of each run that is started here.
+        retention: Deletes runs this long after they have ended, by scope: `all`, `agent:NAME`
+            or `label:LABEL`; None keeps them. A label counts more than the agent, and that more
+            than `all`. A process without agents deletes nothing.
         outside: The clock, the random source and the source of ids. For tests.
 
     Raises:
@@ -159,6 +165,7 @@ class Midrun:
         fleet: "Fleet | None" = None,
         thread_runs: int = THREAD_MAX_RUNS,
         file_limits: FileLimits | None = None,
+        retention: Mapping[str, timedelta | None] | None = None,
         outside: Environment | None = None,
     ) -> None:
         self.agents = _collect_agents(agents)
@@ -169,6 +176,7 @@ class Midrun:
         self._durability = durability
         self._redact = redact
         self._fleet = fleet
+        self._retention = RetentionRules(retention or {})
         self._thread_runs = validation.check_positive_int("thread_runs", thread_runs)
         self._file_limits = check_file_limits(file_limits)
         self._environment = outside or Environment()
@@ -275,6 +283,7 @@ class Midrun:
             environment=self._environment,
             place_run=None if isinstance(engine, str) else engine.place,
             fleet=self._fleet,
+            retention=self._retention,
         )
         await stack.enter_async_context(local.running())
         if not isinstance(engine, str):
@@ -404,6 +413,7 @@ class Midrun:
 
         Raises:
             RunNotFound: The store has no run with this id. It is also a `LookupError`.
+            RunErased: The run was deleted. It is also a `RunNotFound`.
         """
         await self.store.get_row(RunId(run_id))
         return Run(RunId(run_id), self._service)
@@ -538,6 +548,55 @@ class Midrun:
         from midrun.runs.verification import verify_run  # noqa: PLC0415 - needs all of `verify`
 
         return await verify_run(self.store, RunId(run_id))
+
+    # ── deletion ──────────────────────────────────────────────────────────────────────────
+
+    async def count_deletable(
+        self,
+        *,
+        thread: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+        label: str | None = None,
+        older_than: timedelta | None = None,
+    ) -> DeletableRuns:
+        """Count the runs that `delete_runs` would delete, and those that have not ended.
+
+        Raises:
+            Misconfigured: No argument is given, or one has the wrong type.
+        """
+        selection = validation.make_selection(
+            thread=thread, user=user, agent=agent, label=label, older_than=older_than
+        )
+        return await count_deletable(self.store, selection, self.now())
+
+    async def delete_runs(
+        self,
+        *,
+        thread: str | None = None,
+        user: str | None = None,
+        agent: str | None = None,
+        label: str | None = None,
+        older_than: timedelta | None = None,
+        reason: str = "",
+        actor: ActorLike,
+    ) -> int:
+        """Delete all runs that match all arguments and have ended; return their number.
+
+        `user` is the one who started the runs, and `older_than` the time since their last
+        entry. Each run is deleted with its child runs, as by `Run.delete`; the number includes
+        them. Runs that have not ended are kept. Other writers go on: while workers are alive,
+        this takes many short steps with pauses.
+
+        Raises:
+            Misconfigured: No argument is given, or one has the wrong type.
+        """
+        selection = validation.make_selection(
+            thread=thread, user=user, agent=agent, label=label, older_than=older_than
+        )
+        return await delete_selected(
+            self.store, selection, self.now(), by=parse_actor(actor), reason=reason
+        )
 
     # ── halts ─────────────────────────────────────────────────────────────────────────────
 

@@ -20,7 +20,16 @@ from midrun.core.values import Json, RedirectTiming, UndoSet, Urgency
 from midrun.events import RunEvent
 from midrun.ports.store import Page
 from midrun.runs.validation import ActorLike, ControlOptions, TimeLike
-from midrun.runs.values import ArtifactView, FeedItem, OpenAsk, Receipt, RunView, Verdict
+from midrun.runs.values import (
+    ArtifactView,
+    DeletableRuns,
+    Erasure,
+    FeedItem,
+    OpenAsk,
+    Receipt,
+    RunView,
+    Verdict,
+)
 from midrun.text.report import Report
 
 # ruff: noqa: D102 - documented once, on `midrun.runs.run.Run` and `midrun.runs.midrun.Midrun`
@@ -122,6 +131,7 @@ class AnyRun(Protocol):
     async def file(self, file_hash: str) -> File: ...
     async def checkpoint(self, *, expires: timedelta | None = ...) -> Checkpoint: ...
     async def export(self) -> tuple[bytes, ...]: ...
+    async def delete(self, reason: str = ..., *, actor: ActorLike = ...) -> Erasure: ...
     def feed(self, after: int = ...) -> AsyncGenerator[FeedItem, None]: ...
     def events(self, after: int = ...) -> AsyncGenerator[RunEvent, None]: ...
 
@@ -175,5 +185,25 @@ class AnyMidrun(Protocol):
         request_id: str | None = ...,
     ) -> AnyRun: ...
     async def verify(self, run_id: str) -> Verdict: ...
+    async def count_deletable(
+        self,
+        *,
+        thread: str | None = ...,
+        user: str | None = ...,
+        agent: str | None = ...,
+        label: str | None = ...,
+        older_than: timedelta | None = ...,
+    ) -> DeletableRuns: ...
+    async def delete_runs(
+        self,
+        *,
+        thread: str | None = ...,
+        user: str | None = ...,
+        agent: str | None = ...,
+        label: str | None = ...,
+        older_than: timedelta | None = ...,
+        reason: str = ...,
+        actor: ActorLike,
+    ) -> int: ...
     async def halt(self, reason: str, *, scope: str = ..., actor: ActorLike) -> None: ...
     async def lift(self, *, scope: str = ..., actor: ActorLike) -> bool: ...

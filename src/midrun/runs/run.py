@@ -31,6 +31,7 @@ from midrun.errors import CheckpointRefused, ControlRefused, RunOver
 from midrun.events import RunEvent
 from midrun.runs import validation
 from midrun.runs.checkpoints import find_active_child
+from midrun.runs.deletion import delete_one
 from midrun.runs.event_stream import stream_events
 from midrun.runs.feed import stream_feed
 from midrun.runs.service import RunService
@@ -44,7 +45,7 @@ from midrun.runs.validation import (
     parse_actor,
     parse_awaited_phases,
 )
-from midrun.runs.values import ArtifactView, FeedItem, Receipt, RunView
+from midrun.runs.values import ArtifactView, Erasure, FeedItem, Receipt, RunView
 from midrun.runs.views import list_artifacts, load_view
 from midrun.text.report import Report, build_report
 from midrun.text.status import format_status_html
@@ -509,6 +510,21 @@ class Run:
                 self._service.now(), validation.convert_duration("expires", expires)
             )
         return await self._service.make_checkpoint(await self._load_state(), expires=until)
+
+    async def delete(self, reason: str = "", *, actor: ActorLike = None) -> Erasure:
+        """Delete the run and its child runs; only a tombstone is left.
+
+        The run must have ended or failed. Its journal, its snapshot and its follower cursors
+        are removed; a long journal is removed after this returns, by a worker. The tombstone
+        has the id, the last hash, the actor, the time and the reason. Of a run that is deleted
+        already, it is returned unchanged.
+
+        Raises:
+            DeleteRefused: The run, or a child run, has not ended: cancel it first. Or it is
+                itself a child run: delete its parent.
+            RunNotFound: There is no such run.
+        """
+        return await delete_one(self._service.store, self.id, parse_actor(actor), reason)
 
     async def export(self) -> tuple[bytes, ...]:
         """Return the journal as stored: one line of JSON per entry, byte for byte."""

@@ -24,6 +24,7 @@ from midrun.core.run_head import NAME_MAX_CHARS
 from midrun.core.stops import CAP_MAX
 from midrun.core.values import TERMINAL_PHASES, Actor, Phase, Role
 from midrun.errors import Misconfigured
+from midrun.runs.values import RunSelection
 
 TimeLike: TypeAlias = datetime | timedelta
 """A point in time (a `datetime` with a time zone), or a `timedelta` from now."""
@@ -320,3 +321,46 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     """
     if value not in choices:
         raise Misconfigured(name, f"must be {' or '.join(choices)}, got {value!r}")
+
+
+def make_selection(
+    *,
+    thread: str | None = None,
+    user: str | None = None,
+    agent: str | None = None,
+    label: str | None = None,
+    older_than: timedelta | None = None,
+) -> RunSelection:
+    """Check the arguments of a deletion and return them as a selection.
+
+    Raises:
+        Misconfigured: nothing is selected, or a value has the wrong type.
+    """
+    age: object = older_than
+    if age is not None and not (isinstance(age, timedelta) and age >= timedelta()):
+        raise Misconfigured("older_than", f"must be a timedelta of 0 or more, got {age!r}")
+    selection = RunSelection(
+        thread=check_name("thread", thread or ""),
+        user=check_name("user", user or ""),
+        agent=check_name("agent", agent or ""),
+        label=check_name("label", label or ""),
+        older_than=None if older_than is None else older_than.total_seconds(),
+    )
+    check_selection(selection)
+    return selection
+
+
+def check_selection(selection: RunSelection) -> None:
+    """Refuse a selection of all runs, or of runs of the future.
+
+    Raises:
+        Misconfigured: it is one.
+    """
+    if selection.older_than is not None and selection.older_than < 0:
+        raise Misconfigured("older_than", f"must be 0 or more, got {selection.older_than}")
+    if selection == RunSelection():
+        problem = (
+            "Cannot delete all runs by default. Name thread, user, agent, label or older_than; "
+            "older_than=timedelta(0) selects all runs that have ended."
+        )
+        raise Misconfigured("delete_runs", problem)

@@ -11,9 +11,10 @@ from msgspec import Struct
 
 from midrun.agents.outcome import AskView
 from midrun.core.entries import Entry
-from midrun.core.ids import CallId, Epoch, FrameId, Micros, RunId, Seq
+from midrun.core.ids import CallId, Epoch, FrameId, Micros, RunId, Seq, micros_to_datetime
 from midrun.core.values import FileRef, Json, Phase, PlanItem, Value
 from midrun.driver.delta import Delta
+from midrun.ports.store import EndedQuery, Tombstone
 from midrun.text.buttons import Button
 from midrun.text.status import StatusLine
 from midrun.verify.checks import Problem
@@ -81,8 +82,41 @@ class Import(Value, kw_only=True):
         return f"{entries} imported from run {self.checkpoint} by {self.by}; {rests}"
 
 
+class Erasure(Value, kw_only=True):
+    """The tombstone of a deleted run. `head` is the hash of its last entry."""
+
+    run_id: RunId
+    entries: int
+    head: str
+    by: str
+    at: Micros
+    reason: str = ""
+
+    @classmethod
+    def from_tombstone(cls, tombstone: Tombstone) -> "Erasure":
+        """Return a tombstone in the form that users see."""
+        return cls(
+            run_id=tombstone.run,
+            entries=tombstone.seq,
+            head=tombstone.hash.hex(),
+            by=tombstone.by,
+            at=tombstone.at,
+            reason=tombstone.reason,
+        )
+
+    def __str__(self) -> str:
+        why = f": {self.reason}" if self.reason else ""
+        when = micros_to_datetime(self.at).isoformat(" ", "seconds")
+        return (
+            f"erased by {self.by} at {when}{why}; "
+            f"it had {self.entries} entries, the last hash was {self.head}"
+        )
+
+
 class Verdict(Value, kw_only=True):
     """The result of `verify`: true if no problem was found.
+
+    `erased` is set if the run was deleted. Then only its tombstone could be checked.
 
     `imported` is set if the first entries came from a checkpoint. They can be free of problems
     and still not authentic; it names the actor and the signing key.
@@ -92,6 +126,7 @@ class Verdict(Value, kw_only=True):
     entries: int
     problems: tuple[Problem, ...] = ()
     imported: Import | None = None
+    erased: Erasure | None = None
 
     def __bool__(self) -> bool:
         return not self.problems
@@ -102,7 +137,45 @@ class Verdict(Value, kw_only=True):
             lines.append(f"  {self.imported}")
         many = f"{len(self.problems)} problems in {self.entries}"
         first = many if self.problems else f"{self.entries} entries, clean"
+        if self.erased is not None:
+            first = str(self.erased)
         return "\n".join([f"run {self.run_id}: {first}", *lines])
+
+
+class RunSelection(Value, kw_only=True):
+    """Selects the runs to delete; all given fields must match.
+
+    `older_than` is the time since the last entry, in seconds.
+    """
+
+    thread: str = ""
+    user: str = ""
+    agent: str = ""
+    label: str = ""
+    older_than: float | None = None
+
+    def make_query(self, now: Micros) -> EndedQuery:
+        """Return the query for the runs that may be deleted."""
+        age = 0.0 if self.older_than is None else self.older_than
+        return EndedQuery(
+            # A run that ended in this very microsecond is included.
+            before=Micros(max(0, now + 1 - round(age * 1e6))),
+            agent=self.agent,
+            label=self.label,
+            thread=self.thread,
+            owner=self.user,
+        )
+
+
+class DeletableRuns(Value, kw_only=True):
+    """The number of runs that a deletion would delete, and of those that it would keep.
+
+    Child runs are deleted with their parents and not counted. `alive` are the runs that match,
+    too, but have not ended.
+    """
+
+    runs: int
+    alive: int = 0
 
 
 class Usage(Value, kw_only=True):

@@ -13,9 +13,10 @@ from midrun.codec.hash_chain import UNKEYED_CHAIN, HashChain, get_chain
 from midrun.codec.journal import decode_lines
 from midrun.core.entries import LeaseTaken, Record, RunImported
 from midrun.core.ids import RunId, Seq
-from midrun.errors import JournalCorrupt, JournalTooNew
-from midrun.ports.store import HasIndexedRow, RunRow, Store
-from midrun.runs.values import Import, Verdict
+from midrun.errors import JournalCorrupt, JournalTooNew, RunErased
+from midrun.ports.store import HasIndexedRow, RunRow, Store, Tombstone
+from midrun.runs.values import Erasure, Import, Verdict
+from midrun.stores.deletion import compute_proof
 from midrun.verify.checks import Problem
 from midrun.verify.journal import check_chain, check_imports, check_journal
 
@@ -23,18 +24,34 @@ from midrun.verify.journal import check_chain, check_imports, check_journal
 async def verify_run(store: Store, run: RunId) -> Verdict:
     """Check the chain, the journal and the row of `run`.
 
+    Of a deleted run, the tombstone is checked.
+
     Raises:
         RunNotFound: There is no such run.
     """
-    if isinstance(store, HasIndexedRow):
-        row, index = await store.get_indexed_row(run)
-    else:
-        row, index = await store.get_row(run), {}
-    pairs = (await store.read_lines(run))[
-        : row.seq
-    ]  # the run may have grown since the row was read
+    try:
+        if isinstance(store, HasIndexedRow):
+            row, index = await store.get_indexed_row(run)
+        else:
+            row, index = await store.get_row(run), {}
+        # The run may have grown since the row was read.
+        pairs = (await store.read_lines(run))[: row.seq]
+    except RunErased:
+        return check_tombstone(await store.get_tombstone(run), get_chain(store))
     # In a thread: for a long journal the checks would block the event loop too long.
     return await to_thread.run_sync(_check_run, row, index, pairs, get_chain(store))
+
+
+def check_tombstone(tombstone: Tombstone, chain: HashChain) -> Verdict:
+    """Check that the fields of a tombstone are those that were written."""
+    problems: tuple[Problem, ...] = ()
+    if compute_proof(chain, tombstone) != tombstone.proof:
+        text = "The tombstone was changed, or was not written with the key of this store."
+        problems = (Problem(invariant="I4", seq=tombstone.seq, text=text),)
+    erased = Erasure.from_tombstone(tombstone)
+    return Verdict(
+        run_id=tombstone.run, entries=tombstone.seq, problems=problems, erased=erased
+    )
 
 
 def _check_run(

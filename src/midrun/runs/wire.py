@@ -60,6 +60,13 @@ class RunPage(Value, kw_only=True):
     counts: dict[str, int]
 
 
+class DeletedCount(Value, kw_only=True):
+    """The number of runs that a request has deleted; `more` if others may match, too."""
+
+    deleted: int
+    more: bool
+
+
 class RunOverlay(Value, kw_only=True):
     """The viewer's overlay of a run at `seq`, at the time `now`.
 
@@ -168,6 +175,12 @@ class EventPage(Value, kw_only=True):
     items: tuple[FeedEvent, ...]
     next_after: int
     more: bool
+
+
+class RunDeleted(Value, kw_only=True):
+    """An event in the stream of all runs: this run was deleted."""
+
+    run_id: RunId
 
 
 class StreamEnd(Value, kw_only=True):

@@ -13,7 +13,10 @@ from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
 from midrun.core.values import TERMINAL_PHASES, Phase, Value
 from midrun.errors import MidrunError, RunNotFound
 from midrun.ports.store import HaltRecord, RunQuery
+from midrun.runs import deletion
 from midrun.runs.control_bodies import Empty
+from midrun.runs.validation import check_selection
+from midrun.runs.wire import DeletedCount
 from midrun.server.auth import SESSION_LIFETIME_S
 from midrun.server.problem_details import HttpProblem
 from midrun.server.request_checks import mount_path, split_host
@@ -23,7 +26,10 @@ from midrun.server.request_context import (
     is_stopping,
     json_response,
 )
-from midrun.server.schemas import EndSessionsBody, HaltBody, LiftBody
+from midrun.server.schemas import DeletionBody, EndSessionsBody, HaltBody, LiftBody, encode_wire
+
+DELETE_MAX_RUNS: Final = 200
+"""About the most runs that one request deletes, so that it is answered in time."""
 
 PROOF_HEADER: Final = "midrun-session-proof"
 """The header in which a page sends the proof of its session, in addition to the cookie."""
@@ -140,6 +146,41 @@ async def show_metrics(context: RequestContext) -> Response:
         raise HttpProblem("not_found", 404, problem)
     body, content_type = rendered
     return Response(body, media_type=content_type)
+
+
+async def delete_run(context: RequestContext) -> Response:
+    """Delete a run that has ended, and its child runs; only a tombstone is left."""
+    run = context.audit.target = context.path["run"]
+    reason = context.request.query_params.get("reason", "")
+    store = context.server.store
+    return json_response(await deletion.delete_one(store, RunId(run), context.actor, reason))
+
+
+async def delete_runs(context: RequestContext) -> Response:
+    """Delete some of the runs that match and have ended; repeat it while there are more."""
+    body = await context.decode_body(DeletionBody)
+    check_selection(body.runs)
+    context.audit.target = encode_wire(body.runs).decode()
+    server = context.server
+    deleted = await deletion.delete_selected(
+        server.store,
+        body.runs,
+        server.mid.now(),
+        by=context.actor,
+        reason=body.reason,
+        max_runs=DELETE_MAX_RUNS,
+    )
+    return json_response(DeletedCount(deleted=deleted, more=deleted > 0))
+
+
+async def count_deletable(context: RequestContext) -> Response:
+    """Count the runs that a deletion would delete, and those that have not ended."""
+    body = await context.decode_body(DeletionBody)
+    check_selection(body.runs)
+    server = context.server
+    return json_response(
+        await deletion.count_deletable(server.store, body.runs, server.mid.now())
+    )
 
 
 async def show_actor(context: RequestContext) -> Response:

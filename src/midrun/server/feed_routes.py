@@ -22,7 +22,7 @@ from midrun.driver.delta import Delta
 from midrun.errors import RunNotFound
 from midrun.ports.store import RunQuery, RunRow, Store
 from midrun.runs.run import Run
-from midrun.runs.wire import StreamEnd, StreamReset
+from midrun.runs.wire import RunDeleted, StreamEnd, StreamReset
 from midrun.server.broadcast import WRITE_GAP_S, RunChannel, Subscriber
 from midrun.server.events import (
     EVENTS_PAGE_MAX,
@@ -353,13 +353,19 @@ def _make_list_source(context: RequestContext, query: RunQuery) -> StreamSource:
             async for change in changed:
                 if not change.run:  # a change of no run is a halt that was set or lifted
                     await writer.write(format_sse("halts.changed", {}))
+                    continue
+                row = await _find_row(context, change.run)
+                if row is None:
+                    # The run was deleted. Its owner is not known any more, so that only callers
+                    # who may see all runs are told.
+                    if not context.owner_filter:
+                        deleted = RunDeleted(run_id=change.run)
+                        await writer.write(format_sse("run.deleted", deleted))
                 # Checked per change: the watch reports the runs of all users.
-                elif await sees(context.actor, change.run):
-                    row = await _find_row(context, change.run)
-                    if row is not None and _is_in_list(row, query):
-                        (item,) = await build_items([row], context.actor)
-                        await writer.write(format_sse("run.changed", item))
-                        await writer.wait_gap(WRITE_GAP_S)
+                elif await sees(context.actor, change.run) and _is_in_list(row, query):
+                    (item,) = await build_items([row], context.actor)
+                    await writer.write(format_sse("run.changed", item))
+                    await writer.wait_gap(WRITE_GAP_S)
 
     return source
 

@@ -24,6 +24,8 @@ _STATUS_BY_CODE: Final[Mapping[str, int]] = {
     "file_missing": 404,
     "misconfigured": 422,
     "run_not_found": 404,
+    "run_erased": 410,
+    "delete_refused": 409,
     "control_refused": 409,
     "checkpoint_refused": 409,
     "halt_in_force": 409,

@@ -27,7 +27,7 @@ from starlette.types import Receive, Scope, Send
 from midrun.codec.strict_json import JsonLimits, parse_json
 from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
 from midrun.core.values import Actor
-from midrun.errors import ControlRefused, CursorRefused, Misconfigured, RunNotFound
+from midrun.errors import ControlRefused, CursorRefused, Misconfigured, RunErased, RunNotFound
 from midrun.ports.environment import read_boot_clock, read_wall_clock
 from midrun.ports.store import Page, RunQuery, RunRow, Store
 from midrun.runs.midrun import Midrun
@@ -298,12 +298,19 @@ class RequestContext:
 
         Raises:
             RunNotFound: the run does not exist, or belongs to another user. Both look the same,
-                so that a user cannot find out which run ids exist.
+                so that a user cannot find out which run ids exist. For a user, so does a run
+                that was deleted: its owner is not known any more.
+            RunErased: the run was deleted, and the caller may see all runs.
         """
         run = RunId(self.path["run"])
-        if not await self.can_see(run):
-            raise RunNotFound(run)
-        return await self.server.mid.get(run)
+        try:
+            if not await self.can_see(run):
+                raise RunNotFound(run)
+            return await self.server.mid.get(run)
+        except RunErased:
+            if self.owner_filter:
+                raise RunNotFound(run) from None
+            raise
 
     @asynccontextmanager
     async def hold_heavy_read_slot(self) -> AsyncIterator[None]:

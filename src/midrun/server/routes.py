@@ -22,11 +22,12 @@ from midrun.runs.control_specs import (
     ControlSpec,
     IfMatch,
 )
-from midrun.runs.values import RunView, Verdict
+from midrun.runs.values import DeletableRuns, Erasure, RunView, Verdict
 from midrun.runs.wire import (
     ArtifactPage,
     AskPage,
     ControlReply,
+    DeletedCount,
     EventPage,
     RunOverlay,
     RunPage,
@@ -245,6 +246,34 @@ ENDPOINTS: Final = (
         response_type=admin.LiftReply,
         uses_idempotency_key=False,
         audit_action="lift",
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/deletions",
+        handler=admin.delete_runs,
+        role="operator",
+        body_type=schemas.DeletionBody,
+        response_type=DeletedCount,
+        uses_idempotency_key=False,
+        audit_action="delete",
+    ),
+    Endpoint(
+        method="POST",
+        path="/v1/deletions/count",
+        handler=admin.count_deletable,
+        role="operator",
+        body_type=schemas.DeletionBody,
+        response_type=DeletableRuns,
+        uses_idempotency_key=False,
+    ),
+    Endpoint(
+        method="DELETE",
+        path=_RUN_PATH,
+        handler=admin.delete_run,
+        role="operator",
+        response_type=Erasure,
+        uses_idempotency_key=False,
+        audit_action="delete",
     ),
     _get_endpoint("/v1/halts", admin.list_halts, admin.Halts),
     Endpoint(

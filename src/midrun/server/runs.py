@@ -15,7 +15,7 @@ from midrun.core.ids import RunId
 from midrun.core.state import State
 from midrun.core.stops import CAP_TYPES, AnyOf, Custom, MaxCost, MaxTime, Stop, flatten_stop
 from midrun.core.values import TERMINAL_PHASES, Phase, Value
-from midrun.errors import Misconfigured, RunNotFound, StoreClosed
+from midrun.errors import Misconfigured, RunErased, RunNotFound, StoreClosed
 from midrun.ports.store import Page, RunQuery, RunRow
 from midrun.runs.control_bodies import make_files
 from midrun.runs.run import Run
@@ -407,7 +407,9 @@ async def show_report(context: RequestContext) -> Response:
 
 async def verify_run(context: RequestContext) -> Response:
     """Verify the hash chain and the invariants of the run's journal."""
-    return json_response(await context.server.mid.verify((await context.find_run()).id))
+    with suppress(RunErased):  # then the tombstone is verified
+        await context.find_run()
+    return json_response(await context.server.mid.verify(context.path["run"]))
 
 
 async def list_agents(context: RequestContext) -> Response:

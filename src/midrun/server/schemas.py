@@ -21,6 +21,7 @@ from midrun.core.stops import Stop
 from midrun.core.values import Json, RequestedCall
 from midrun.runs.control_bodies import ID_MAX_CHARS, Body, Caps, FileBodies, Line, Name, Text
 from midrun.runs.validation import LABELS_MAX, NON_SPACE_PATTERN
+from midrun.runs.values import RunSelection
 
 # Integral floats in bodies.
 #
@@ -207,6 +208,13 @@ class HaltBody(Body, kw_only=True):
     """A halt to set. `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`."""
 
     scope: Annotated[str, Meta(pattern=HALT_SCOPE_PATTERN)]
+    reason: Line = ""
+
+
+class DeletionBody(Body, kw_only=True):
+    """The runs to delete, and the reason for their tombstones."""
+
+    runs: RunSelection
     reason: Line = ""
 
 

@@ -36,6 +36,7 @@ from midrun.core.state import State
 from midrun.core.values import DRIVABLE_PHASES, Actor, Phase
 from midrun.driver.child_runs import update_parent
 from midrun.driver.context import DriverContext
+from midrun.driver.deletion import RetentionRules, run_retention
 from midrun.driver.heartbeat import LeaseHeartbeat
 from midrun.driver.holder_socket import HolderSocket, is_holder_gone
 from midrun.driver.journal_writer import append_input, load_run_state
@@ -119,8 +120,10 @@ class LocalWorker:
         environment: Environment,
         place_run: Callable[[RunId], None] | None = None,
         fleet: Fleet | None = None,
+        retention: RetentionRules | None = None,
     ) -> None:
         self._place_run = place_run
+        self._retention = retention or RetentionRules({})
         self._limiter = ConcurrencyLimiter(fleet or Fleet())
         self._live_output = live_output
         self._secret_registry = secret_registry
@@ -205,6 +208,10 @@ class LocalWorker:
                 self._change_notifier.subscribe_all(self._handle_change)
                 tasks.start_soon(self._sweep)
                 tasks.start_soon(self._free_leases_of_dead)
+                clock, random_unit = self._environment.clock, self._environment.random_unit
+                tasks.start_soon(
+                    run_retention, self._store, self._retention, clock, random_unit
+                )
                 task_status.started()
                 try:
                     await self._stop_requested.wait()
@@ -510,6 +517,8 @@ class LocalWorker:
             return
         try:
             await action(run)
+        except RunNotFound:
+            return  # it was deleted since it was listed
         except (JournalCorrupt, JournalTooNew) as error:
             self._undrivable_runs[run] = BEYOND_EVERY_SEQ
             log.error("Cannot read run %s; it is skipped from now on: %s", run, error)  # noqa: TRY400 - a traceback adds nothing

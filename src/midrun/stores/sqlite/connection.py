@@ -116,9 +116,9 @@ def open_file(
             _check_application_id(db, path)
             for suffix in ("", "-wal", "-shm"):
                 _restrict_access(Path(f"{path}{suffix}"))
-            # An existing file keeps its own values.
-            db.pragma("page_size", PAGE_BYTES)
-            db.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            if not db.pragma("page_count"):  # an existing file keeps its own values
+                db.pragma("page_size", PAGE_BYTES)
+                db.execute("PRAGMA auto_vacuum = INCREMENTAL")
             _enable_wal(db, busy_ms)
             full = "PRAGMA synchronous = FULL"
             db.execute(full if durability == "full" else "PRAGMA synchronous = NORMAL")

@@ -82,10 +82,11 @@ COMMITS_PER_PAGE_COUNT: Final = 4
 FRAME_HEADER_BYTES: Final = 24
 """Size of the header that precedes each page in the write-ahead log."""
 
-GROWTH_FIRST_PAGES: Final = 64
+GROWTH_FIRST_PAGES: Final = 80
 """After this many pages the log is grown in advance for the first time.
 
-A process that writes less than this is a short command and would not profit.
+A process that writes less than this is a short command and would not profit. To create a file
+takes half of them.
 """
 
 
