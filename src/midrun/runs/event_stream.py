@@ -68,6 +68,11 @@ class EventBuilder:
     def __init__(self, run: RunId, state: State | None = None) -> None:
         self._state = state or State(run=run)
 
+    @property
+    def state(self) -> State:
+        """The state after the newest item."""
+        return self._state
+
     def build_next(self, item: FeedItem) -> ev.RunEvent:
         """Return the event of the next item.
 

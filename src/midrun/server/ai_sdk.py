@@ -28,17 +28,21 @@ from midrun.agents.outcome import make_ask_views
 from midrun.core.ids import CallId, RunId, Seq
 from midrun.core.state import State
 from midrun.core.transcript import CallResult, Transcript, Turn
-from midrun.core.values import DRIVABLE_PHASES, RESTING_PHASES, TERMINAL_PHASES, Json, Phase
+from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Json, Phase
 from midrun.runs.control_bodies import ID_MAX_CHARS
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
 from midrun.server.chat_threads import (
+    FIRST_SEQ,
+    ChatMessage,
     ChatStream,
+    ReplyEvents,
     decide_approval,
     find_ask,
     find_newest_run,
+    find_unsent_part,
+    send_message,
     send_text,
-    start_run,
     stop_quietly,
 )
 from midrun.server.feed_routes import SseWriter
@@ -50,9 +54,6 @@ from midrun.text.report import build_report
 from midrun.text.status import describe_hold
 
 Chunk: TypeAlias = dict[str, object]
-
-FIRST_SEQ: Final = Seq(1)
-"""The entry that starts a run; it has the user's first message."""
 
 STREAM_HEADER: Final = ("x-vercel-ai-ui-message-stream", "v1")
 
@@ -111,30 +112,22 @@ async def send_chat(context: RequestContext) -> Response:
     if message.role == "user":
         message.check_parts()
         text = message.text
-    request_id = _make_request_id(context, body.id, message.id or str(len(body.messages)))
+    sent = ChatMessage(
+        agent=agent,
+        thread=body.id,
+        text=text,
+        request_id=_make_request_id(context, body.id, message.id or str(len(body.messages))),
+    )
     row = await find_newest_run(context, agent, body.id)
-    if row is None:
-        run = await start_run(context, agent, text, thread=body.id, request_id=request_id)
-        return MessageStream(context, run, begins_at=FIRST_SEQ)
-    run = await context.server.mid.get(row.run)
-    state = await context.server.views.read_state(run.id)
-    if message.role == "assistant":
-        return await _continue_message(context, run, state, message)
-    if body.trigger == "regenerate-message":
-        return await _repeat_reply(context, run, state)
-    if (earlier := state.requests.get(request_id)) is not None:
-        # The client sent this message before and lost the reply, perhaps with its connection.
-        return MessageStream(context, run, begins_at=earlier.seq)
-    if state.phase in TERMINAL_PHASES:
-        run = await start_run(context, agent, text, thread=body.id, request_id=request_id)
-        return MessageStream(context, run, begins_at=FIRST_SEQ)
-    asking = ControlOptions(actor=context.actor, request_id=request_id)
-    receipt = await send_text(context, run, state, text, asking)
-    if receipt is None and text:
-        problem = f"Cannot take the message: run {run.id} is {state.phase}. Wait for its end."
-        raise HttpProblem("wrong_phase", 409, problem)
-    begins_at = receipt.seq if receipt is not None and text else _find_begin(context, state)
-    return MessageStream(context, run, begins_at=begins_at)
+    if row is not None:
+        run = await context.server.mid.get(row.run)
+        state = await context.server.views.read_state(run.id)
+        if message.role == "assistant":
+            return await _continue_message(context, run, state, message)
+        if body.trigger == "regenerate-message" or not text:
+            return await _repeat_reply(context, run, state)
+    reply = await send_message(context, row, sent)
+    return MessageStream(context, reply.run, begins_at=reply.begins_at)
 
 
 async def _repeat_reply(context: RequestContext, run: Run, state: State) -> Response:
@@ -284,26 +277,18 @@ class MessageStream(ChatStream):
 
     async def _write_message(self, writer: SseWriter) -> None:
         views, run, seen = self._context.server.views, self._run, self._seen
-        # The request may have left the run at rest. Then no later entry ends the stream: it
-        # ends with the entry that is the newest now.
         now = await views.read_state(run.id)
         translator = ChunkTranslator(now, seen)
         message_id = make_message_id(now, self._begins_at)
         await self._write(writer, {"type": "start", "messageId": message_id})
         after = self._begins_at - 1 if seen is None else seen.seq
-        phase = now.phase
-        if now.seq > after or phase not in RESTING_PHASES:
-            async with aclosing(run.events(after)) as events:
-                async for event in events:
-                    await self._write(writer, *translator.translate(event))
-                    if isinstance(event, ev.EntryEvent):
-                        phase = event.phase
-                        if event.seq >= now.seq and phase in RESTING_PHASES:
-                            break
-        end = await views.read_state(run.id)
-        view = await make_view_chunk(self._context, run.id, end)
+        reply = ReplyEvents(self._context, run, after)
+        async with aclosing(reply.follow()) as events:
+            async for event in events:
+                await self._write(writer, *translator.translate(event))
+        view = await make_view_chunk(self._context, run.id, reply.state)
         await self._write(writer, *translator.close(), view)
-        await self._write(writer, *make_final_chunks(end if end.phase is phase else now))
+        await self._write(writer, *make_final_chunks(reply.state))
         await writer.write(b"data: [DONE]\n\n")
         self.is_finished = True
 
@@ -378,9 +363,7 @@ class ChunkTranslator:
             self._open_part, self._sent_text = (kind, call), ""
             yield {"type": f"{kind}-start", "id": f"{kind}-{call}"}
         if is_whole:
-            # If the sent text is not a prefix, an attempt was repeated: nothing to complete.
-            sent = self._sent_text
-            text = text[len(sent) :] if text.startswith(sent) else ""
+            text = find_unsent_part(self._sent_text, text)
         if text:
             self._sent_text += text
             yield {"type": f"{kind}-delta", "id": f"{kind}-{call}", "delta": text}

@@ -1,26 +1,72 @@
-"""Requests and streams of chat protocols, whose clients know threads but not runs.
+"""Requests and replies of chat protocols, whose clients know threads but not runs.
 
-A chat client (AG-UI, CopilotKit, the Vercel AI SDK) sends a message to a thread. The meaning of
-the message follows from the phase of the newest run of that thread: without an open run it
-starts one; paused or failed, the run resumes with it; waiting with one open question, it is the
-answer; otherwise it redirects the run. The adapters translate; this module has the rules.
+A chat client (AG-UI, CopilotKit, the Vercel AI SDK, OpenAI) sends a message to a thread. The
+meaning of the message follows from the phase of the newest run of that thread: without an open
+run it starts one; paused or failed, the run resumes with it; waiting with one open question, it
+is the answer; otherwise it redirects the run. The adapters translate; the rules are here.
+
+A reply is everything that the run does from the entry with the message until it rests
+(`ReplyEvents`). A client gets it as a stream (`ChatStream`) or as one document
+(`ChatDocument`). One that leaves before the end of its reply stops the run after a grace.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Final
 
 import anyio
+from msgspec import Struct
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from midrun import events as ev
+from midrun.core import entries as e
+from midrun.core.ids import Seq
 from midrun.core.state import Ask, State
-from midrun.core.values import Json, Phase
+from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, Json, Phase
+from midrun.driver.journal_writer import load_run_state
 from midrun.errors import ControlRefused, StoreError
 from midrun.ports.store import RunQuery, RunRow
+from midrun.runs.event_stream import EventBuilder
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions, check_name
-from midrun.runs.values import Receipt
-from midrun.server.feed_routes import SseResponse, StreamSource
-from midrun.server.problem_details import HttpProblem
+from midrun.runs.values import FeedEntry, Receipt
+from midrun.server.feed_routes import (
+    SseResponse,
+    StreamSource,
+    run_until_first,
+    wait_for_disconnect,
+)
+from midrun.server.problem_details import HttpProblem, problem_response, to_problem
 from midrun.server.request_context import RequestContext
+
+FIRST_SEQ: Final = Seq(1)
+"""The entry that starts a run; it has the user's first message."""
+
+
+# ── messages ──────────────────────────────────────────────────────────────────────────────
+
+
+class ChatMessage(Struct, frozen=True, kw_only=True):
+    """A user's message to a thread of an agent.
+
+    `history` has earlier messages that the client keeps; only without a thread.
+    """
+
+    agent: str
+    thread: str
+    text: str
+    request_id: str | None
+    history: Sequence[object] | None = None
+
+
+class SentMessage(Struct, frozen=True, kw_only=True):
+    """The run that received a message, and the entry at which the reply begins."""
+
+    run: Run
+    begins_at: Seq
 
 
 async def find_newest_run(context: RequestContext, agent: str, thread: str) -> RunRow | None:
@@ -34,31 +80,77 @@ async def find_newest_run(context: RequestContext, agent: str, thread: str) -> R
     return next(iter((await context.server.store.list_runs(query)).items), None)
 
 
-async def start_run(
-    context: RequestContext, agent: str, text: str, *, thread: str, request_id: str
-) -> Run:
+async def send_message(
+    context: RequestContext, row: RunRow | None, message: ChatMessage, *, by_words: bool = False
+) -> SentMessage:
+    """Send a message to the run `row` of its thread, or start a run.
+
+    A message that was sent before, and whose reply was lost, is not sent again. With `by_words`
+    the text may decide asks; see `decide_by_words`.
+
+    Raises:
+        HttpProblem: 404, no such agent; 409, the run takes no message now; 422, no text.
+    """
+    if row is not None:
+        run = await context.server.mid.get(row.run)
+        state = await context.server.views.read_state(run.id)
+        if (earlier := state.requests.get(message.request_id or "")) is not None:
+            return SentMessage(run=run, begins_at=earlier.seq)
+        if state.phase not in TERMINAL_PHASES:
+            return await _send_to_open_run(context, run, state, message, by_words=by_words)
+    run = await start_run(context, message)
+    return SentMessage(run=run, begins_at=FIRST_SEQ)
+
+
+async def _send_to_open_run(
+    context: RequestContext, run: Run, state: State, message: ChatMessage, *, by_words: bool
+) -> SentMessage:
+    asking = ControlOptions(actor=context.actor, request_id=message.request_id)
+    receipt = None
+    if by_words and state.phase is Phase.WAITING:
+        receipt = await decide_by_words(run, state, message.text, asking)
+    if receipt is None:
+        receipt = await send_text(context, run, state, message.text, asking)
+    if receipt is None:
+        advice = "Wait for its end." if message.text else "Send a message."
+        problem = f"Cannot take the message: run {run.id} is {state.phase}. {advice}"
+        raise HttpProblem("wrong_phase", 409, problem)
+    return SentMessage(run=run, begins_at=receipt.seq)
+
+
+async def start_run(context: RequestContext, message: ChatMessage) -> Run:
     """Start a run in a thread that has no open one.
 
     Raises:
         HttpProblem: 404, no such agent; 422, there is no text; 429, a quota is used up.
     """
     mid = context.server.mid
-    if agent not in mid.agents:
-        known_agents = ", ".join(mid.agents) or "none"
-        problem = f"Cannot find agent {agent}. Known agents: {known_agents}."
-        raise HttpProblem("agent_not_found", 404, problem)
-    if not text:
+    check_agent(context, message.agent)
+    if not message.text:
         problem = "Cannot start a run: there is no new user message. Send one."
         raise HttpProblem("invalid_body", 422, problem)
-    await context.check_quota(request_id)
+    await context.check_quota(message.request_id)
     return await mid.start(
-        agent,
-        text,
-        thread=thread,
-        request_id=request_id,
+        message.agent,
+        message.text,
+        thread=message.thread,
+        history=message.history,
+        request_id=message.request_id,
         actor=context.actor,
         own_thread=bool(context.owner_filter),
     )
+
+
+def check_agent(context: RequestContext, agent: str) -> None:
+    """Refuse the name of an agent that the server does not have.
+
+    Raises:
+        HttpProblem: 404, with the names of the agents that it has.
+    """
+    agents = context.server.mid.agents
+    if agent not in agents:
+        problem = f"Cannot find agent {agent}. Known agents: {', '.join(agents) or 'none'}."
+        raise HttpProblem("agent_not_found", 404, problem)
 
 
 async def send_text(
@@ -107,14 +199,157 @@ def find_ask(run: Run, state: State, public_id: str) -> Ask:
 
 async def decide_approval(
     run: Run, ask: Ask, asking: ControlOptions, *, approved: bool, details: Mapping[str, Json]
-) -> None:
+) -> Receipt:
     """Approve or decline; `details` may have the reason and the edited arguments."""
     if approved:
-        await run.approve(ask=ask.id, args=details.get("editedArgs"), **asking)
-        return
+        return await run.approve(ask=ask.id, args=details.get("editedArgs"), **asking)
     reason = str(details.get("reason") or "")
     actor, request = asking.get("actor"), asking.get("request_id")
-    await run.decline(reason, ask=ask.id, actor=actor, request_id=request)
+    return await run.decline(reason, ask=ask.id, actor=actor, request_id=request)
+
+
+APPROVE_WORDS: Final = frozenset({"yes", "approve", "approved", "ok", "y"})
+DECLINE_WORDS: Final = frozenset({"no", "decline", "declined", "n"})
+
+_DECISION_PATTERN: Final = re.compile(
+    r"(?P<verb>approve|decline|answer)\b(?:\s+(?P<ask>a[0-9]+)\b)?[\s:,]*(?P<rest>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+async def decide_by_words(
+    run: Run, state: State, text: str, asking: ControlOptions
+) -> Receipt | None:
+    """Decide an ask by a text, for clients that have nothing but text; None if it does not.
+
+    `approve`, `decline REASON` and `answer TEXT` may name an ask: `approve a2`. Without a name
+    they mean the only open ask. Then a single word of `APPROVE_WORDS` or `DECLINE_WORDS`
+    decides, too, and each text answers a question. An approval needs an explicit word: any
+    other text is left to the caller, which redirects the run.
+    """
+    found = _DECISION_PATTERN.fullmatch(text.strip())
+    ask = _find_open_ask(state, found["ask"] if found is not None else None)
+    if ask is None:
+        return None
+    word = text.strip().lower().rstrip(".!")
+    verb, rest = (found["verb"].lower(), found["rest"]) if found is not None else ("", "")
+    if ask.effective_kind == "approval":
+        is_approved = verb == "approve" and not rest.strip(" .!")
+        if is_approved or word in APPROVE_WORDS:
+            return await decide_approval(run, ask, asking, approved=True, details={})
+        if verb == "decline" or word in DECLINE_WORDS:
+            details: dict[str, Json] = {"reason": rest}
+            return await decide_approval(run, ask, asking, approved=False, details=details)
+        return None
+    answer = rest if verb == "answer" and found is not None and found["ask"] else text
+    return await run.answer(answer, ask=ask.id, **asking)
+
+
+def _find_open_ask(state: State, name: str | None) -> Ask | None:
+    """Return the open ask with this name; without a name, the only one that is open."""
+    asks = [state.asks[number - 1] for number in state.open_asks]
+    if name is not None:
+        return next((ask for ask in asks if ask.id == name.lower()), None)
+    return asks[0] if len(asks) == 1 else None
+
+
+# ── replies ───────────────────────────────────────────────────────────────────────────────
+
+
+class TokenUsage:
+    """Sums the tokens of model calls, as far as the provider has reported them."""
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[int, int]] = []  # all tokens of a call, and of its prompt
+
+    def count_entry(self, entry: e.Entry) -> None:
+        """Count the tokens of an entry that ends a model call."""
+        if not isinstance(entry, e.CallDone):
+            return
+        if entry.spent is not None and entry.reply is not None:
+            self._calls.append((entry.spent.tokens, entry.reply.prompt_tokens))
+
+    @property
+    def total(self) -> int:
+        """All tokens."""
+        return sum(tokens for tokens, _ in self._calls)
+
+    @property
+    def prompt(self) -> int | None:
+        """The tokens of the prompts; None if not every call has reported them.
+
+        A sum over a part of the calls would be read as the whole.
+        """
+        if self.total and all(0 < prompt <= tokens for tokens, prompt in self._calls):
+            return sum(prompt for _, prompt in self._calls)
+        return None
+
+
+class ReplyEvents:
+    """The events of one reply: those after the entry `after`, until the run rests.
+
+    With `ends_before`, the entry of a later message ends the reply, if the run rested before
+    it. Without `wait` the reply ends with the newest entry, also of a run that is at work.
+
+    Attributes:
+        state: The state after the newest event.
+        usage: The tokens of the model calls so far.
+    """
+
+    def __init__(
+        self,
+        context: RequestContext,
+        run: Run,
+        after: int,
+        *,
+        ends_before: Seq | None = None,
+        wait: bool = True,
+    ) -> None:
+        self.state = State(run=run.id)
+        self.usage = TokenUsage()
+        self._context = context
+        self._run = run
+        self._after = after
+        self._ends_before = ends_before
+        self._wait = wait
+
+    async def follow(self) -> AsyncGenerator[ev.RunEvent, None]:
+        """Yield the events."""
+        server, run = self._context.server, self._run
+        # The request may have left the run at rest, as an answer to one of two questions does.
+        # Then no later entry ends the reply: it ends with the entry that is the newest now.
+        newest = await server.views.read_state(run.id)
+        if self._after > 0:
+            self.state = await load_run_state(server.store, run.id, until=Seq(self._after))
+        if newest.seq <= self._after and (newest.phase in RESTING_PHASES or not self._wait):
+            return
+        builder = EventBuilder(run.id, self.state)
+        async with aclosing(run.feed(self._after)) as feed:
+            async for item in feed:
+                seq = item.seq or 0  # a delta has none
+                if self._is_over(seq):
+                    return
+                if isinstance(item, FeedEntry):
+                    self.usage.count_entry(item.entry)
+                event = builder.build_next(item)
+                self.state = builder.state
+                yield event
+                can_end = not self._wait or self.state.phase in RESTING_PHASES
+                if seq >= newest.seq and can_end:
+                    return
+
+    def _is_over(self, seq: int) -> bool:
+        """Return whether the entry `seq` belongs to the reply to a later message."""
+        end = self._ends_before
+        return end is not None and seq >= end and self.state.phase in RESTING_PHASES
+
+
+def find_unsent_part(sent: str, text: str) -> str:
+    """Return the part of `text` after `sent`.
+
+    If `sent` is not its beginning, an attempt was repeated, and nothing can be completed: "".
+    """
+    return text[len(sent) :] if text.startswith(sent) else ""
 
 
 class ChatStream(SseResponse):
@@ -130,25 +365,73 @@ class ChatStream(SseResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Write the stream; if the client left early, stop the run after the grace."""
-        server, run = self._context.server, self._run
-        with server.chat_streams.count_stream(run.id):
+        with self._context.server.chat_streams.count_stream(self._run.id):
             await super().__call__(scope, receive, send)
-        if (
-            self.is_finished
-            or self._context.is_server_stopping
-            or server.bridges.on_disconnect == "continue"
-        ):
+        if not self.is_finished:
+            await _stop_after_grace(self._context, self._run)
+
+
+class ChatDocument(Response):
+    """The reply of a chat client as one document, which `build` returns when the run rests.
+
+    If the client leaves before, the run is stopped, as for a stream.
+
+    Raises:
+        HttpProblem: 429, the caller has too many streams.
+    """
+
+    def __init__(
+        self, context: RequestContext, run: Run, build: Callable[[], Awaitable[Response]]
+    ) -> None:
+        context.server.allowance.check_stream(context.actor.name)
+        super().__init__()
+        self._context = context
+        self._run = run
+        self._build = build
+        self._reply: Response | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wait for the reply and send it; if the client left early, stop the run."""
+        context, server = self._context, self._context.server
+        streams = server.allowance.count_stream(context.actor.name)
+        with streams, server.chat_streams.count_stream(self._run.id):
+            await run_until_first(
+                partial(wait_for_disconnect, receive),
+                context.wait_until_stopping,
+                partial(context.caller.wait_until_invalid, server),
+                self._build_reply,
+            )
+        if self._reply is not None:
+            await self._reply(scope, receive, send)
             return
-        # The client may come back (a reload), or another one may watch. If the server stops
-        # during the grace, the clients did not leave by choice, and the run is left alone.
-        with anyio.move_on_after(server.bridges.grace_s):
-            await self._context.wait_until_stopping()
-            return
-        if server.chat_streams.has_stream(run.id) or server.channels.is_watched(run.id):
-            return
-        await stop_quietly(
-            run, self._context, server.bridges.on_disconnect, "its window was closed"
-        )
+        problem = f"Cannot wait for run {self._run.id}: the server stops. Send it again."
+        status = 503 if context.is_server_stopping else 401
+        await problem_response(HttpProblem("stopping", status, problem))(scope, receive, send)
+        await _stop_after_grace(context, self._run)
+
+    async def _build_reply(self) -> None:
+        try:
+            self._reply = await self._build()
+        except Exception as error:
+            problem = to_problem(error)
+            if problem is None:
+                raise
+            self._reply = problem_response(problem)
+
+
+async def _stop_after_grace(context: RequestContext, run: Run) -> None:
+    """Stop a run whose client left, unless a client watches it after the grace."""
+    server = context.server
+    if context.is_server_stopping or server.bridges.on_disconnect == "continue":
+        return
+    # The client may come back (a reload), or another one may watch. If the server stops
+    # during the grace, the clients did not leave by choice, and the run is left alone.
+    with anyio.move_on_after(server.bridges.grace_s):
+        await context.wait_until_stopping()
+        return
+    if server.chat_streams.has_stream(run.id) or server.channels.is_watched(run.id):
+        return
+    await stop_quietly(run, context, server.bridges.on_disconnect, "its window was closed")
 
 
 async def stop_quietly(run: Run, context: RequestContext, control: str, reason: str) -> None:

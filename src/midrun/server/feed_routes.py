@@ -108,20 +108,17 @@ class SseResponse(Response):
         status, headers = self.status_code, self.raw_headers
         await send({"type": "http.response.start", "status": status, "headers": headers})
         with server.allowance.count_stream(caller.actor.name):
-            async with anyio.create_task_group() as tasks:
-                writer = SseWriter(send, server.limits.patience, tasks.cancel_scope)
-
-                # The first of these functions to return ends the stream for all.
-                async def cancel_after(wait: Callable[[], Awaitable[object]]) -> None:
-                    await wait()
-                    tasks.cancel_scope.cancel()
-
-                tasks.start_soon(cancel_after, partial(_wait_for_disconnect, receive))
-                tasks.start_soon(cancel_after, self._context.wait_until_stopping)
+            with anyio.CancelScope() as scope_of_stream:
+                writer = SseWriter(send, server.limits.patience, scope_of_stream)
+                ends: list[Callable[[], Awaitable[object]]] = [
+                    partial(wait_for_disconnect, receive),
+                    self._context.wait_until_stopping,
+                    partial(self._send_pings, writer),
+                    partial(self._source, writer),
+                ]
                 if caller.session is not None:
-                    tasks.start_soon(cancel_after, caller.session.ended.wait)
-                tasks.start_soon(cancel_after, partial(self._send_pings, writer))
-                tasks.start_soon(cancel_after, partial(self._source, writer))
+                    ends.append(caller.session.ended.wait)
+                await run_until_first(*ends)
         # The last chunk ends the response in order. A client that does not read must not hold
         # this task, so the write has a bound, too.
         with anyio.move_on_after(server.limits.patience):
@@ -144,7 +141,20 @@ def _body_message(data: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": data, "more_body": more}
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
+async def run_until_first(*functions: Callable[[], Awaitable[object]]) -> None:
+    """Run functions side by side; the first that returns ends the others."""
+    async with anyio.create_task_group() as tasks:
+
+        async def cancel_after(function: Callable[[], Awaitable[object]]) -> None:
+            await function()
+            tasks.cancel_scope.cancel()
+
+        for function in functions:
+            tasks.start_soon(cancel_after, function)
+
+
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Wait until the client has closed its connection."""
     # A request body that was not read comes first, and is skipped.
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -58,6 +58,7 @@ from midrun.server.a2a.tasks import (
     to_task,
 )
 from midrun.server.audit_log import escape_loggers
+from midrun.server.chat_threads import decide_approval, decide_by_words
 from midrun.server.problem_details import HttpProblem, to_problem
 from midrun.server.request_context import RequestContext
 from midrun.server.run_views import UNREADABLE_ERRORS
@@ -72,8 +73,6 @@ COUNTED_TASKS_MAX: Final = 10_000
 COUNT_PAGE_ROWS: Final = 1_000
 """The number of rows per read while tasks are counted."""
 
-APPROVE_WORDS: Final = frozenset({"yes", "approve", "approved", "ok", "y"})
-DECLINE_WORDS: Final = frozenset({"no", "decline", "declined", "n"})
 
 SendResult = pb.Task | pb.Message
 
@@ -412,7 +411,7 @@ async def _send_control(
     run: Run,
     state: State,
     text: str,
-    data: dict[str, object],
+    data: dict[str, Json],
     asking: ControlOptions,
 ) -> None:
     """Send the control that a message to a task stands for."""
@@ -426,32 +425,25 @@ async def _send_control(
 
 
 async def _decide_ask(
-    run: Run, state: State, text: str, data: dict[str, object], asking: ControlOptions
+    run: Run, state: State, text: str, data: dict[str, Json], asking: ControlOptions
 ) -> bool:
-    """Decide the one open ask, if the message does; return whether it did.
+    """Decide an ask, if the message does; return whether it did.
 
-    An approval needs an explicit yes: `{"approved": true}` or a single word of `APPROVE_WORDS`;
-    a refusal needs an explicit no. Any other text redirects the run.
+    The data decide the one open approval (`{"approved": true}`), else the words of the text do.
     """
-    if len(state.open_asks) != 1:
-        return False
-    ask = state.asks[state.open_asks[0] - 1]
-    if ask.effective_kind != "approval":
-        await run.answer(text, ask=ask.id, **asking)
-        return True
-    word = text.strip().lower().rstrip(".!")
-    if data.get("approved") is True or (not data and word in APPROVE_WORDS):
-        args = data.get("args")
-        await run.approve(ask=ask.id, args=args, **asking)
-        return True
-    if data.get("approved") is False or word in DECLINE_WORDS:
-        actor, request = asking.get("actor"), asking.get("request_id")
-        await run.decline(text, ask=ask.id, actor=actor, request_id=request)
-        return True
-    return False
+    approved = data.get("approved")
+    if data and len(state.open_asks) == 1:
+        ask = state.asks[state.open_asks[0] - 1]
+        if ask.effective_kind == "approval":
+            if not isinstance(approved, bool):
+                return False
+            details: dict[str, Json] = {"editedArgs": data.get("args"), "reason": text}
+            await decide_approval(run, ask, asking, approved=approved, details=details)
+            return True
+    return await decide_by_words(run, state, text, asking) is not None
 
 
-def _find_data(message: pb.Message) -> dict[str, object]:
+def _find_data(message: pb.Message) -> dict[str, Json]:
     for part in message.parts:
         if part.HasField("data"):
             found = MessageToDict(part.data)

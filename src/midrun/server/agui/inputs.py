@@ -11,6 +11,7 @@ from midrun.runs.control_bodies import ID_MAX_CHARS
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
 from midrun.server.chat_threads import (
+    ChatMessage,
     decide_approval,
     find_ask,
     find_newest_run,
@@ -194,13 +195,13 @@ async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInpu
         ):
             unused["context"] = [item.description for item in left]
         return JoinedRun(run=run, state=state, unused=unused)
-    run = await start_run(
-        context,
-        agent,
-        agui_input.text_with_context(),
+    message = ChatMessage(
+        agent=agent,
         thread=agui_input.thread_id,
+        text=agui_input.text_with_context(),
         request_id=request,
     )
+    run = await start_run(context, message)
     return JoinedRun(run=run, state=State(run=run.id), unused=unused)
 
 

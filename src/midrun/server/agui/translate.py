@@ -24,6 +24,7 @@ from midrun.core.values import TERMINAL_PHASES, Json, Phase
 from midrun.driver.delta import Delta
 from midrun.runs.values import FeedEntry, FeedItem
 from midrun.server.agui.inputs import CONTEXT_SEPARATOR, PAUSE_ID_PREFIX, RunAgentInput
+from midrun.server.chat_threads import TokenUsage, find_unsent_part
 from midrun.server.events import EVENT_TYPES
 from midrun.server.schemas import to_wire
 from midrun.text.report import build_report
@@ -53,9 +54,7 @@ class AguiSegment:
     def __init__(self, state: State, *, is_current_version: bool) -> None:
         self.state = state
         self._is_current_version = is_current_version
-        self._token_usage: list[
-            tuple[int, int]
-        ] = []  # tokens of each model call, and of its prompt
+        self._token_usage = TokenUsage()
         self._child_is_open: dict[CallId, bool] = {}  # started child → whether it is still open
         self._open_text_id = ""  # the id of the open text message, ...
         self._sent_text = ""  # ... and its text so far
@@ -82,9 +81,7 @@ class AguiSegment:
             and (call := self.state.find_call(entry.call)) is not None
         ):
             if call.call_kind == "model":
-                if isinstance(entry, e.CallDone) and entry.spent is not None:
-                    window = 0 if entry.reply is None else entry.reply.prompt_tokens
-                    self._token_usage.append((entry.spent.tokens, window))
+                self._token_usage.count_entry(entry)
                 yield from self._finish_message(before)
             else:
                 yield from self._end_child(call)
@@ -116,13 +113,10 @@ class AguiSegment:
     @property
     def usage(self) -> dict[str, int]:
         """The tokens of the model calls, as far as the provider has reported them."""
-        total = sum(tokens for tokens, _ in self._token_usage)
-        prompts = sum(prompt for _, prompt in self._token_usage)
+        total, prompt = self._token_usage.total, self._token_usage.prompt
         usage = {"totalTokens": total} if total else {}
-        # The split is given only if every call reported its prompt: a partial sum would be
-        # read as the whole.
-        if total and all(0 < prompt <= tokens for tokens, prompt in self._token_usage):
-            usage |= {"inputTokens": prompts, "outputTokens": total - prompts}
+        if prompt is not None:
+            usage |= {"inputTokens": prompt, "outputTokens": total - prompt}
         return usage
 
     # ── parts of a segment ────────────────────────────────────────────────────────────────
@@ -193,9 +187,7 @@ class AguiSegment:
             yield {"type": "REASONING_MESSAGE_START", "messageId": own_id, "role": "reasoning"}
         text = delta.text
         if delta.opening:  # the whole text so far; send only the part that is new to the client
-            text = (
-                text[len(self._sent_thinking) :] if text.startswith(self._sent_thinking) else ""
-            )
+            text = find_unsent_part(self._sent_thinking, text)
         if text:
             self._sent_thinking += text
             yield {"type": "REASONING_MESSAGE_CONTENT", "messageId": own_id, "delta": text}
