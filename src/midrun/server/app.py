@@ -30,7 +30,12 @@ from midrun.server.audit_log import AuditRecord, client_address, escape_loggers
 from midrun.server.auth import KEY_MIN_BYTES, Auth, Tokens, derive_key, find_name_problem
 from midrun.server.limits import Limits
 from midrun.server.openapi import show_openapi
-from midrun.server.problem_details import HttpProblem, problem_response, to_problem
+from midrun.server.problem_details import (
+    HttpProblem,
+    openai_error_response,
+    problem_response,
+    to_problem,
+)
 from midrun.server.request_checks import (
     SAFE_METHODS,
     ServerAddress,
@@ -55,7 +60,7 @@ from midrun.server.request_context import (
     RequestContext,
     ServerState,
 )
-from midrun.server.routes import ENDPOINTS, ROLE_RANKS, Endpoint
+from midrun.server.routes import ENDPOINTS, OPENAI_PATH, ROLE_RANKS, Endpoint
 
 _LOG: Final = logging.getLogger("midrun.server")
 _PATH_PARAMETER_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -281,7 +286,7 @@ class App:
         except ClientDisconnect:
             return Response(status_code=400)  # not read: the client has gone
         except Exception as error:  # noqa: BLE001 - every error becomes a problem response
-            return await self._refuse(error, context, audit)
+            return await self._refuse(error, context, audit, path_below_mount(scope))
         if audit.is_due:
             audit.write("done")
         return response
@@ -386,7 +391,7 @@ class App:
         return caller if await caller.has_valid_credential(self._server) else None
 
     async def _refuse(
-        self, error: Exception, context: RequestContext | None, audit: AuditRecord
+        self, error: Exception, context: RequestContext | None, audit: AuditRecord, path: str
     ) -> Response:
         problem = to_problem(error)
         if problem is None:
@@ -398,6 +403,8 @@ class App:
             )
         if audit.is_due or (problem.status == HTTPStatus.FORBIDDEN and self._may_log(audit)):
             audit.write(problem.slug)
+        if path.startswith(OPENAI_PATH):
+            return openai_error_response(problem)
         return problem_response(problem, await self._find_visible_run(context))
 
     def _may_log(self, audit: AuditRecord) -> bool:

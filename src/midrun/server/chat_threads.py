@@ -6,19 +6,16 @@ run it starts one; paused or failed, the run resumes with it; waiting with one o
 is the answer; otherwise it redirects the run. The adapters translate; the rules are here.
 
 A reply is everything that the run does from the entry with the message until it rests
-(`ReplyEvents`). A client gets it as a stream (`ChatStream`) or as one document
-(`ChatDocument`). One that leaves before the end of its reply stops the run after a grace.
+(`ReplyEvents`). A client that leaves before the end of its reply stops the run after a grace.
 """
 
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from functools import partial
 from typing import Final
 
 import anyio
 from msgspec import Struct
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from midrun import events as ev
@@ -33,13 +30,8 @@ from midrun.runs.event_stream import EventBuilder
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions, check_name
 from midrun.runs.values import FeedEntry, Receipt
-from midrun.server.feed_routes import (
-    SseResponse,
-    StreamSource,
-    run_until_first,
-    wait_for_disconnect,
-)
-from midrun.server.problem_details import HttpProblem, problem_response, to_problem
+from midrun.server.feed_routes import SseResponse, StreamSource
+from midrun.server.problem_details import HttpProblem
 from midrun.server.request_context import RequestContext
 
 FIRST_SEQ: Final = Seq(1)
@@ -368,58 +360,10 @@ class ChatStream(SseResponse):
         with self._context.server.chat_streams.count_stream(self._run.id):
             await super().__call__(scope, receive, send)
         if not self.is_finished:
-            await _stop_after_grace(self._context, self._run)
+            await stop_after_grace(self._context, self._run)
 
 
-class ChatDocument(Response):
-    """The reply of a chat client as one document, which `build` returns when the run rests.
-
-    If the client leaves before, the run is stopped, as for a stream.
-
-    Raises:
-        HttpProblem: 429, the caller has too many streams.
-    """
-
-    def __init__(
-        self, context: RequestContext, run: Run, build: Callable[[], Awaitable[Response]]
-    ) -> None:
-        context.server.allowance.check_stream(context.actor.name)
-        super().__init__()
-        self._context = context
-        self._run = run
-        self._build = build
-        self._reply: Response | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Wait for the reply and send it; if the client left early, stop the run."""
-        context, server = self._context, self._context.server
-        streams = server.allowance.count_stream(context.actor.name)
-        with streams, server.chat_streams.count_stream(self._run.id):
-            await run_until_first(
-                partial(wait_for_disconnect, receive),
-                context.wait_until_stopping,
-                partial(context.caller.wait_until_invalid, server),
-                self._build_reply,
-            )
-        if self._reply is not None:
-            await self._reply(scope, receive, send)
-            return
-        problem = f"Cannot wait for run {self._run.id}: the server stops. Send it again."
-        status = 503 if context.is_server_stopping else 401
-        await problem_response(HttpProblem("stopping", status, problem))(scope, receive, send)
-        await _stop_after_grace(context, self._run)
-
-    async def _build_reply(self) -> None:
-        try:
-            self._reply = await self._build()
-        except Exception as error:
-            problem = to_problem(error)
-            if problem is None:
-                raise
-            self._reply = problem_response(problem)
-
-
-async def _stop_after_grace(context: RequestContext, run: Run) -> None:
+async def stop_after_grace(context: RequestContext, run: Run) -> None:
     """Stop a run whose client left, unless a client watches it after the grace."""
     server = context.server
     if context.is_server_stopping or server.bridges.on_disconnect == "continue":

@@ -124,3 +124,30 @@ def problem_response(problem: HttpProblem, run: object = None) -> Response:
         headers=problem.headers,
         media_type=PROBLEM_MEDIA,
     )
+
+
+_RETRIED_STATUSES: Final = frozenset({408, 429, 503})
+
+
+def make_openai_error(problem: HttpProblem) -> dict[str, object]:
+    """Return the member by which clients of OpenAI's protocols know an error."""
+    kind = "server_error" if problem.status >= 500 else "invalid_request_error"  # noqa: PLR2004 - as HTTP counts
+    own = {"message": problem.detail, "type": kind, "param": None, "code": problem.slug}
+    return {"error": own}
+
+
+def openai_error_response(problem: HttpProblem) -> Response:
+    """Return the response for `problem` to a client of OpenAI's protocols.
+
+    The SDKs repeat a request after every status from 500 on and after 409, unless the header
+    says otherwise. A refusal would be refused again, and a failed run would be resumed.
+    """
+    body = {"status": problem.status, **make_openai_error(problem), **problem.fields}
+    is_repeatable = problem.status in _RETRIED_STATUSES
+    headers = {"x-should-retry": "true" if is_repeatable else "false"}
+    return Response(
+        encode_wire(body),
+        problem.status,
+        headers=problem.headers | headers,
+        media_type="application/json",
+    )

@@ -48,6 +48,7 @@ from midrun.server.agui import routes as agui
 from midrun.server.commands import Command
 from midrun.server.feed_routes import SSE_MEDIA
 from midrun.server.mcp_routes import handle_mcp
+from midrun.server.openai import chat_completions, responses
 from midrun.server.request_context import RequestContext
 from midrun.text.report import Report
 
@@ -129,6 +130,11 @@ def _protocol_endpoint(path: str, handler: Handler) -> Endpoint:
 
 
 _RUN_PATH: Final = "/v1/runs/{run}"
+
+OPENAI_PATH: Final = "/openai/v1"
+"""The base of OpenAI's protocols, whose errors have a form of their own."""
+
+_RESPONSE_PATH: Final = f"{OPENAI_PATH}/responses/{{response}}"
 
 # The order matters only where two paths match the same request: the first row wins.
 ENDPOINTS: Final = (
@@ -340,6 +346,12 @@ ENDPOINTS: Final = (
     _get_endpoint("/ai/{agent}/{chat}", ai_sdk.list_messages, None),
     _get_endpoint("/ai/{agent}/{chat}/stream", ai_sdk.resume_stream, None),
     _protocol_endpoint("/ai/{agent}/{chat}/stop", ai_sdk.stop_chat),
+    _get_endpoint(f"{OPENAI_PATH}/models", chat_completions.list_models, None),
+    _get_endpoint(f"{OPENAI_PATH}/models/{{agent}}", chat_completions.show_model, None),
+    _protocol_endpoint(f"{OPENAI_PATH}/chat/completions", chat_completions.create_completion),
+    _protocol_endpoint(f"{OPENAI_PATH}/responses", responses.create_response),
+    _get_endpoint(_RESPONSE_PATH, responses.show_response, None),
+    _protocol_endpoint(f"{_RESPONSE_PATH}/cancel", responses.cancel_response),
     _protocol_endpoint("/a2a/{agent}", a2a.handle_rpc),
     _get_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest, None),
     replace(_protocol_endpoint("/mcp", handle_mcp), role="viewer"),  # tools check the role

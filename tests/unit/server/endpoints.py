@@ -12,6 +12,7 @@ def make_path(endpoint: Endpoint, run: str = "run_1") -> str:
     """Return the path of the endpoint with a value for each parameter."""
     names = {"run": run, "command": "cmd_1", "frame": "f1", "ask": f"{run}-a1", "session": "s1"}
     names |= {"agent": "actor", "thread": "t", "chat": "t", "rest": "tasks", "hash": "0" * 64}
+    names |= {"response": f"resp_{run}-1"}
     return endpoint.path.replace(":path}", "}").format(**names)
 
 

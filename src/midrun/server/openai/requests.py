@@ -1,0 +1,161 @@
+"""Requests of clients: their messages, the ids that find a repeated message, the wait.
+
+The modules for chat completions and for responses share these.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from hashlib import sha256
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from midrun.core.ids import Seq
+from midrun.core.state import State
+from midrun.core.values import Json
+from midrun.ports.environment import new_id
+from midrun.ports.store import RunRow
+from midrun.runs.run import Run
+from midrun.server.chat_threads import stop_after_grace
+from midrun.server.feed_routes import run_until_first, wait_for_disconnect
+from midrun.server.problem_details import HttpProblem, openai_error_response, to_problem
+from midrun.server.request_context import RequestContext
+
+RETRY_HEADER: Final = "x-stainless-retry-count"
+"""The header in which the SDKs of OpenAI count the repetitions of a request."""
+
+TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
+
+DIGEST_CHARS: Final = 32
+
+
+def read_text(content: Json) -> str:
+    """Return the text of a message.
+
+    Raises:
+        HttpProblem: 422, the message has other parts, such as images.
+    """
+    if isinstance(content, str):
+        return content.strip()
+    listed = content if isinstance(content, list) else []
+    parts = [part for part in listed if isinstance(part, dict)]
+    kinds = [str(part.get("type")) for part in parts]
+    if others := [kind for kind in kinds if kind not in TEXT_TYPES]:
+        problem = f"Cannot take the message: it has parts of type {', '.join(others)}."
+        raise HttpProblem("invalid_body", 422, f"{problem} Send text only.")
+    return "\n".join(str(part.get("text", "")) for part in parts).strip()
+
+
+def split_history(
+    messages: tuple[dict[str, Json], ...],
+) -> tuple[str, tuple[dict[str, Json], ...]]:
+    """Return the text of the user's newest message, and the messages before it.
+
+    The text is "" if the agent has answered that message already.
+    """
+    for index in range(len(messages) - 1, -1, -1):
+        role = messages[index].get("role")
+        if role == "user":
+            return read_text(messages[index].get("content")), messages[:index]
+        if role not in {"system", "developer"}:  # left out: the agent has its own
+            break
+    return "", messages
+
+
+def make_request_id(
+    context: RequestContext, thread: str, text: str, count: int, state: State | None
+) -> str:
+    """Return the request id of a message: that of the first attempt, if it is repeated.
+
+    An `Idempotency-Key` names the message. Without it, the SDKs say that they repeat a request,
+    but not which one: it is the newest with the same text at the same place in the thread.
+    """
+    prefix = make_prefix(context, thread)
+    key = context.request.headers.get("idempotency-key")
+    if key is not None:
+        context.request_id()  # refuses an invalid key
+        return f"{prefix}key:{key}"
+    digest = sha256(f"{count}:{text}".encode()).hexdigest()[:DIGEST_CHARS]
+    if state is not None and context.request.headers.get(RETRY_HEADER, "0") != "0":
+        earlier = [name for name in state.requests if name.startswith(f"{prefix}{digest}:")]
+        if earlier:
+            return earlier[-1]
+    return f"{prefix}{digest}:{new_id()}"
+
+
+def make_prefix(context: RequestContext, thread: str) -> str:
+    """Return the beginning of the request ids of all messages of the caller to a thread."""
+    return context.make_request_id(f"openai:{thread}:")
+
+
+_MESSAGE_ID_PATTERN: Final = re.compile(r"[^:]*:openai:")  # a name has no colon; see above
+
+
+def find_next_message(state: State, begins_at: Seq) -> Seq | None:
+    """Return the entry of the message after the one at `begins_at`; None without one."""
+    later = (
+        outcome.seq
+        for request_id, outcome in state.requests.items()
+        if outcome.seq > begins_at
+        and not outcome.refused
+        and _MESSAGE_ID_PATTERN.match(request_id)
+    )
+    return min(later, default=None)
+
+
+async def read_row_state(context: RequestContext, row: RunRow | None) -> State | None:
+    """Return the state of the run of a row, if there is one."""
+    return None if row is None else await context.server.views.read_state(row.run)
+
+
+class ChatDocument(Response):
+    """The reply of a chat client as one document, which `build` returns when the run rests.
+
+    If the client leaves before, the run is stopped, as for a stream.
+
+    Raises:
+        HttpProblem: 429, the caller has too many streams.
+    """
+
+    def __init__(
+        self, context: RequestContext, run: Run, build: Callable[[], Awaitable[Response]]
+    ) -> None:
+        context.server.allowance.check_stream(context.actor.name)
+        super().__init__()
+        self._context = context
+        self._run = run
+        self._build = build
+        self._reply: Response | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Wait for the reply and send it; if the client left early, stop the run."""
+        context, server = self._context, self._context.server
+        streams = server.allowance.count_stream(context.actor.name)
+        with streams, server.chat_streams.count_stream(self._run.id):
+            await run_until_first(
+                partial(wait_for_disconnect, receive),
+                context.wait_until_stopping,
+                partial(context.caller.wait_until_invalid, server),
+                self._build_reply,
+            )
+        if self._reply is not None:
+            await self._reply(scope, receive, send)
+            return
+        # If the client has left, this is written to a closed connection.
+        refusal = HttpProblem("unauthorized", 401, "The token is no longer valid.")
+        if context.is_server_stopping:
+            problem = f"Cannot wait for run {self._run.id}: the server stops. Send it again."
+            refusal = HttpProblem("stopping", 503, problem, headers={"Retry-After": "1"})
+        await openai_error_response(refusal)(scope, receive, send)
+        await stop_after_grace(context, self._run)
+
+    async def _build_reply(self) -> None:
+        try:
+            self._reply = await self._build()
+        except Exception as error:
+            problem = to_problem(error)
+            if problem is None:
+                raise
+            self._reply = openai_error_response(problem)

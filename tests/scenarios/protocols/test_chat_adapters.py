@@ -1,0 +1,292 @@
+"""One suite for all chat protocols: each adapter behaves the same for the same steps.
+
+The clients are the unmodified packages, over a real socket. `chat_drivers` has one driver for
+each protocol. A test of one protocol alone is in the file of that protocol.
+"""
+
+import pytest
+
+from midrun import Agent, ask_human, tool
+from midrun.core.entries import PauseRequested, RedirectRequested, RunStarted
+from midrun.core.transcript import Transcript
+from midrun.models import ScriptedModel, Use
+from midrun.server import Bridges
+from midrun.testing.controllable_tools import ControllableTools
+from tests.scenarios.protocols.chat_drivers import COMPLETIONS, OPENERS, open_chat
+from tests.scenarios.protocols.conftest import ServeAgent
+from tests.support.gated_model import GatedModel, GatedReply
+from tests.support.run_journal import read_entries, wait_for_entry, yield_until
+
+pytestmark = pytest.mark.once
+
+EACH_PROTOCOL = pytest.mark.parametrize("kind", OPENERS)
+
+EACH_WITH_A_THREAD = pytest.mark.parametrize("kind", [k for k in OPENERS if k != COMPLETIONS])
+"""Without chat completions, whose client can neither load nor follow a thread. There, a
+decision is a message of words, which starts a run if nothing waits for it."""
+
+HALF = "The first half"
+
+
+def conclude_from_result(messages: Transcript) -> str:
+    """Return a reply about the result of the newest call."""
+    use = messages[-1].uses[0]
+    return f"It was {use.problem or use.result}."
+
+
+def conclude_from_user(messages: Transcript) -> str:
+    """Return a reply about the user's newest message."""
+    return f"As you said: {[turn.text for turn in messages if turn.role == 'user'][-1]}"
+
+
+def make_paying_agent(paid: list[int]) -> Agent:
+    """Return an agent that pays once, after an approval."""
+
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return f"paid {amount}"
+
+    model = ScriptedModel([["Paying. ", Use("pay", amount=9)], conclude_from_result])
+    return Agent("actor", model=model, tools=[pay])
+
+
+@EACH_PROTOCOL
+async def test_a_message_starts_a_run_whose_text_and_calls_are_streamed(
+    serve_agent: ServeAgent, stage: ControllableTools, kind: str
+) -> None:
+    """Text of a model that imitates the protocol stays text."""
+    hostile = 'It is a.\n\ndata: {"type":"finish"}\n\ndata: [DONE]\n\n<script>1</script>'
+    agent = stage.agent(["Looking it up.", Use("quick", name="a")], hostile)
+    async with serve_agent(agent) as server, open_chat(kind, server.url) as chat:
+        await chat.send("What is it?")
+        reply = await chat.wait_for_end()
+        assert (reply.phase, reply.error) == ("completed", "")
+        assert "Looking it up." in reply.text
+        assert hostile in reply.text
+        assert set(reply.tools) == {"quick"}
+        view = await (await server.get_only_run()).view()
+        assert (view.thread, view.task) == ("t", "What is it?")
+
+
+@EACH_PROTOCOL
+async def test_a_pause_keeps_the_text_and_the_client_resumes_with_an_instruction(
+    serve_agent: ServeAgent, kind: str
+) -> None:
+    """The text arrives while the model writes it."""
+    model = GatedModel(GatedReply(HALF, " and the second.", gate="half"), "Briefly.")
+    async with (
+        serve_agent(Agent("actor", model=model)) as server,
+        open_chat(kind, server.url) as chat,
+    ):
+        await chat.send("Tell me")
+        await chat.wait_for_text(HALF)
+        run = await server.get_only_run()
+        await run.pause(actor="ada")
+        reply = await chat.wait_for_end()
+        assert reply.phase == "paused"
+        assert HALF in reply.text
+        await chat.resume("Briefly, please")
+        reply = await chat.wait_for_end()
+        assert reply.phase == "completed"
+        assert reply.text.endswith("Briefly.")
+        assert model.closed_gates == ["half"]
+        assert "Briefly, please" in [turn.text for turn in model.transcripts[1]]
+
+
+@EACH_PROTOCOL
+async def test_a_question_is_shown_and_answered(serve_agent: ServeAgent, kind: str) -> None:
+    model = ScriptedModel([Use("ask_human", question="Red or blue?"), conclude_from_result])
+    async with (
+        serve_agent(Agent("actor", model=model, tools=[ask_human])) as server,
+        open_chat(kind, server.url) as chat,
+    ):
+        await chat.send("Paint.")
+        reply = await chat.wait_for_end()
+        assert reply.phase == "waiting"
+        assert "Red or blue?" in reply.text
+        await chat.answer("red")
+        reply = await chat.wait_for_end()
+        assert reply.phase == "completed"
+        assert "It was red." in reply.text
+
+
+@EACH_PROTOCOL
+@pytest.mark.parametrize("approved", [True, False])
+async def test_the_user_decides_about_a_call(
+    serve_agent: ServeAgent, kind: str, approved: bool
+) -> None:
+    paid: list[int] = []
+    async with (
+        serve_agent(make_paying_agent(paid)) as server,
+        open_chat(kind, server.url) as chat,
+    ):
+        await chat.send("Pay.")
+        assert (await chat.wait_for_end()).phase == "waiting"
+        assert paid == []
+        await chat.decide(approved=approved)
+        reply = await chat.wait_for_end()
+        assert reply.phase == "completed"
+        assert ("It was paid 9." in reply.text) is approved
+        assert paid == ([9] if approved else [])
+
+
+@EACH_WITH_A_THREAD
+async def test_of_two_clients_that_decide_one_wins_and_the_other_is_told(
+    serve_agent: ServeAgent, kind: str
+) -> None:
+    paid: list[int] = []
+    async with (
+        serve_agent(make_paying_agent(paid)) as server,
+        open_chat(kind, server.url) as first,
+    ):
+        await first.send("Pay.")
+        await first.wait_for_end()
+        async with open_chat(kind, server.url, like=first) as second:
+            await second.load()
+            await second.decide(approved=True)
+            assert (await second.wait_for_end()).phase == "completed"
+        await first.decide(approved=False)
+        assert (await first.wait_for_end()).error
+        assert paid == [9]
+
+
+@EACH_PROTOCOL
+async def test_a_message_of_a_second_client_redirects_the_working_run(
+    serve_agent: ServeAgent, stage: ControllableTools, kind: str
+) -> None:
+    """Both clients see the end."""
+    agent = stage.agent(Use("slow", name="x"), conclude_from_user)
+    async with serve_agent(agent) as server, open_chat(kind, server.url) as first:
+        await first.send("Go.")
+        await stage.start("x").wait()
+        async with open_chat(kind, server.url, like=first) as second:
+            await second.send("Be brief.")
+            await wait_for_entry(await server.get_only_run(), RedirectRequested)
+            stage.gate("x").set()
+            for chat in (second, first):
+                reply = await chat.wait_for_end()
+                assert (reply.phase, reply.error) == ("completed", "")
+                assert "As you said: Be brief." in reply.text
+        assert stage.called == ["x"]
+
+
+@EACH_PROTOCOL
+async def test_a_cancelled_run_ends_with_its_report(
+    serve_agent: ServeAgent, stage: ControllableTools, kind: str
+) -> None:
+    agent = stage.agent(["Half a sen", Use("slow", name="x")])
+    async with serve_agent(agent) as server, open_chat(kind, server.url) as chat:
+        await chat.send("Go.")
+        await stage.start("x").wait()
+        await (await server.get_only_run()).cancel(actor="ada")
+        reply = await chat.wait_for_end()
+        assert reply.phase == "cancelled"
+        assert "Half a sen" in reply.text
+        assert stage.completed == []
+
+
+@EACH_PROTOCOL
+async def test_a_failed_run_is_an_error_and_the_next_message_resumes_it(
+    serve_agent: ServeAgent, kind: str
+) -> None:
+    attempts: list[int] = []
+
+    def fail_once(messages: Transcript) -> str:
+        del messages
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise RuntimeError("no luck")
+        return "Done."
+
+    agent = Agent("actor", model=ScriptedModel([fail_once, fail_once]))
+    async with serve_agent(agent) as server, open_chat(kind, server.url) as chat:
+        await chat.send("Go.")
+        assert "no luck" in (await chat.wait_for_end()).error
+        await chat.send("Try again.")
+        reply = await chat.wait_for_end()
+        assert (reply.phase, reply.error) == ("completed", "")
+        assert reply.text.endswith("Done.")
+        await server.get_only_run()
+
+
+@EACH_WITH_A_THREAD
+async def test_a_reloaded_client_gets_the_reply_from_its_beginning_and_follows_it(
+    serve_agent: ServeAgent, stage: ControllableTools, kind: str
+) -> None:
+    agent = stage.agent(["Looking.", Use("quick", name="a")], Use("slow", name="x"), "Done.")
+    async with serve_agent(agent) as server, open_chat(kind, server.url) as first:
+        await first.send("Go.")
+        await stage.start("x").wait()
+        async with open_chat(kind, server.url, like=first) as second:
+            if kind != "ag-ui":  # there, the request that loads the thread follows it
+                await second.load()
+            await second.follow()
+            await yield_until(lambda: server.app.streams == len((first, second)))
+            stage.gate("x").set()
+            for chat in (second, first):
+                reply = await chat.wait_for_end()
+                assert reply.phase == "completed"
+                assert "Looking." in reply.text
+                assert reply.text.endswith("Done.")
+        assert stage.called == ["a", "x"]
+
+
+@EACH_PROTOCOL
+async def test_a_thread_belongs_to_its_user(serve_agent: ServeAgent, kind: str) -> None:
+    """The same name of another user is another thread, without the history of the first."""
+    agent = Agent("actor", model=ScriptedModel(["Swordfish.", "Hm."]))
+    async with serve_agent(agent) as server:
+        for user, text in (("ann", "Tell me the word."), ("bob", "What was said?")):
+            async with open_chat(kind, server.url, user) as chat:
+                await chat.send(text)
+                assert (await chat.wait_for_end()).phase == "completed"
+        starts = {}
+        for view in (await server.mid.runs()).items:
+            (record,) = await server.mid.store.read(view.run_id, limit=1)
+            assert isinstance(record.entry, RunStarted)
+            starts[record.entry.by] = record.entry.history
+        assert starts == {"ann": (), "bob": ()}
+
+
+@EACH_PROTOCOL
+async def test_a_client_that_leaves_pauses_its_run_after_the_grace(
+    serve_agent: ServeAgent, stage: ControllableTools, kind: str
+) -> None:
+    agent = stage.agent(Use("read", name="x"), "Done.")
+    async with (
+        serve_agent(agent, Bridges(grace_s=0.05)) as server,
+        open_chat(kind, server.url) as chat,
+    ):
+        await chat.send("Go.")
+        await stage.start("x").wait()
+        await chat.leave()
+        run = await server.get_only_run()
+        await run.until("paused")
+        (pause,) = await read_entries(run, PauseRequested)
+        assert pause.by == "olga"
+
+
+@EACH_PROTOCOL
+async def test_a_thread_goes_on_after_a_restart_of_the_server(
+    serve_agent: ServeAgent, kind: str
+) -> None:
+    """The client of the first server is gone, too; the store has everything."""
+
+    def make_agent() -> Agent:
+        model = ScriptedModel([Use("ask_human", question="Which?"), conclude_from_result])
+        return Agent("actor", model=model, tools=[ask_human])
+
+    async with serve_agent(make_agent()) as server, open_chat(kind, server.url) as before:
+        await before.send("Go.")
+        assert (await before.wait_for_end()).phase == "waiting"
+    async with (
+        serve_agent(make_agent()) as server,
+        open_chat(kind, server.url, like=before) as after,
+    ):
+        await after.load()
+        await after.answer("this one")
+        reply = await after.wait_for_end()
+        assert reply.phase == "completed"
+        assert "It was this one." in reply.text

@@ -1,0 +1,362 @@
+"""OpenAI's protocols with the unmodified package `openai`: behavior of these protocols alone.
+
+`test_chat_adapters.py` has the behavior that all chat protocols share.
+"""
+
+import anyio
+import pytest
+from openai import (
+    APIStatusError,
+    AsyncOpenAI,
+    AuthenticationError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnprocessableEntityError,
+)
+from openai.types.chat import (
+    ChatCompletionContentPartImageParam,
+    ChatCompletionMessageParam,
+)
+from openai.types.responses import Response, ResponseTextDeltaEvent
+
+from midrun import Actor, Agent, ask_human, tool
+from midrun.core.entries import PauseRequested, RedirectRequested
+from midrun.core.transcript import Transcript
+from midrun.models import ScriptedModel, Use
+from midrun.server import Bridges
+from midrun.testing.controllable_tools import ControllableTools
+from tests.scenarios.protocols.chat_drivers import open_openai
+from tests.scenarios.protocols.conftest import ServeAgent
+from tests.support.gated_model import GatedModel, GatedReply
+from tests.support.run_journal import read_entries, yield_until
+
+pytestmark = pytest.mark.once
+
+CHAT_HEADER = "X-OpenWebUI-Chat-Id"
+
+
+async def say(client: AsyncOpenAI, *texts: str, chat: str = "t", **headers: str) -> str:
+    """Send a conversation in a chat of Open WebUI; return the reply."""
+    messages: list[ChatCompletionMessageParam] = [
+        {"role": "assistant", "content": text}
+        if number % 2
+        else {"role": "user", "content": text}
+        for number, text in enumerate(texts)
+    ]
+    reply = await client.chat.completions.create(
+        model="actor",
+        messages=messages,
+        extra_headers={CHAT_HEADER: chat, **headers} if chat else headers,
+    )
+    return reply.choices[0].message.content or ""
+
+
+def list_user_texts(messages: Transcript) -> str:
+    """Return the texts of all messages of the user and of the agent."""
+    return " | ".join(turn.text for turn in messages if turn.role in {"user", "assistant"})
+
+
+async def test_the_agents_are_the_models(serve_agent: ServeAgent) -> None:
+    agent = Agent("actor", model=ScriptedModel(["Done."]))
+    async with serve_agent(agent) as server, open_openai(server.url, "vera") as client:
+        assert [model.id async for model in client.models.list()] == ["actor"]
+        assert (await client.models.retrieve("actor")).id == "actor"
+        with pytest.raises(NotFoundError, match="Known agents: actor"):
+            await client.models.retrieve("stranger")
+
+
+async def test_tokens_and_roles_are_those_of_midrun(serve_agent: ServeAgent) -> None:
+    """The errors have the form that the package reads."""
+    agent = Agent("actor", model=ScriptedModel(["Done."]))
+    async with serve_agent(agent) as server, open_openai(server.url, "vera") as viewer:
+        with pytest.raises(PermissionDeniedError) as refused:
+            await say(viewer, "Go.")
+        assert refused.value.code == "not_allowed"
+        with pytest.raises(AuthenticationError):
+            await viewer.with_options(api_key="wrong").models.list()
+        assert not (await server.mid.runs()).items
+
+
+async def test_a_chat_of_open_webui_is_a_thread(serve_agent: ServeAgent) -> None:
+    """The journal has the conversation: older messages of the body are not read."""
+    model = ScriptedModel(["One.", list_user_texts])
+    async with (
+        serve_agent(Agent("actor", model=model)) as server,
+        open_openai(server.url, "ann") as client,
+    ):
+        assert await say(client, "First.") == "One."
+        assert await say(client, "Changed.", "Changed.", "Second.") == "First. | One. | Second."
+        assert {view.thread for view in (await server.mid.runs()).items} == {"t"}
+
+
+async def test_a_client_without_a_thread_brings_its_history(serve_agent: ServeAgent) -> None:
+    model = ScriptedModel(["Not used.", list_user_texts])
+    async with (
+        serve_agent(Agent("actor", model=model)) as server,
+        open_openai(server.url, "ann") as client,
+    ):
+        said = await say(client, "First.", "One.", "Second.", chat="")
+        assert said == "First. | One. | Second."
+        await server.get_only_run()
+
+
+async def test_a_task_of_open_webui_does_not_reach_the_agent(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    """It asks the model of the chat for a title, under the id of the chat."""
+    agent = stage.agent(Use("slow", name="x"), "Done.")
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        await server.mid.start("actor", "Go.", thread="t", actor=Actor(name="ann"))
+        await stage.start("x").wait()
+        with pytest.raises(UnprocessableEntityError, match="task model"):
+            await say(client, "### Task:\nGenerate a concise, 3-5 word title")
+        run = await server.get_only_run()
+        assert not await read_entries(run, RedirectRequested)
+        stage.gate("x").set()
+        await run.until("completed")
+
+
+async def test_an_approval_needs_an_explicit_word_and_names_the_way_to_answer(
+    serve_agent: ServeAgent,
+) -> None:
+    """With two open asks, the words name the ask; any other text redirects the run."""
+    paid: list[int] = []
+
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    calls = [Use("pay", amount=1), Use("pay", amount=2)]
+    agent = Agent("actor", model=ScriptedModel([calls, "Done."]), tools=[pay])
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        shown = await say(client, "Pay.")
+        assert '{"amount":1}' in shown
+        assert "`approve a1`" in shown
+        assert "`decline a2`" in shown
+        left = await say(client, "Pay.", shown, "Approve a2")
+        assert "`approve`, or `decline`" in left
+        assert paid == [2]
+        assert await say(client, "Pay.", shown, "a2", left, "decline: too much") == "Done."
+        assert paid == [2]
+
+
+async def test_a_paused_reply_is_not_complete_and_says_how_to_go_on(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    agent = stage.agent(Use("read", name="x"), "Done.")
+    replies: list[tuple[str, str]] = []
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+
+        async def ask() -> None:
+            reply = await client.chat.completions.create(
+                model="actor", messages=[{"role": "user", "content": "Go."}]
+            )
+            choice = reply.choices[0]
+            replies.append((choice.finish_reason, choice.message.content or ""))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await stage.start("x").wait()
+            await (await server.get_only_run()).pause(now=True, actor="ada")
+        text = (
+            "*Paused by ada at turn 1. Everything is kept. The next message resumes the run.*"
+        )
+        assert replies == [("length", text)]
+
+
+async def test_a_client_that_leaves_a_reply_without_a_stream_pauses_its_run(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    agent = stage.agent(Use("read", name="x"), "Done.")
+    async with (
+        serve_agent(agent, Bridges(grace_s=0.05)) as server,
+        open_openai(server.url, "ann") as client,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(say, client, "Go.")
+        await stage.start("x").wait()
+        tasks.cancel_scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await (await server.get_only_run()).until("paused")
+
+
+async def test_a_repeated_request_gets_the_same_reply_and_is_not_sent_twice(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    """The package repeats a request whose connection broke; it counts, but names no request."""
+    agent = stage.agent("One.", "Two.", "Three.")
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        again = {"x-stainless-retry-count": "1"}
+        assert await say(client, "Go.") == "One."
+        assert await say(client, "Go.", **again) == "One."
+        key = {"Idempotency-Key": "k"}
+        assert await say(client, "Go.", **key) == "Two."
+        assert await say(client, "Go.", **key) == "Two."
+        assert len((await server.mid.runs()).items) == 2
+
+
+async def test_a_refused_request_is_not_repeated_by_the_package(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    """It would repeat a 409 and each 5xx; a failed run would be resumed by that."""
+
+    def fail(messages: Transcript) -> str:
+        del messages
+        stage.called.append("model")
+        raise RuntimeError("no luck")
+
+    agent = Agent("actor", model=ScriptedModel([fail, fail, fail]))
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        with pytest.raises(APIStatusError, match="no luck") as failed:
+            await say(client.with_options(max_retries=2), "Go.")
+        assert failed.value.status_code == 502
+        assert stage.called == ["model"]
+        assert (await (await server.get_only_run()).view()).phase == "failed"
+
+
+# ── responses ─────────────────────────────────────────────────────────────────────────────
+
+
+async def wait_for_status(client: AsyncOpenAI, own: str, status: str) -> Response:
+    """Poll a response, as clients of background responses do."""
+    with anyio.fail_after(60):
+        while (response := await client.responses.retrieve(own)).status != status:
+            pass
+    return response
+
+
+async def test_a_background_response_is_polled_and_leaving_it_does_not_pause(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    agent = stage.agent(Use("slow", name="x"), "Done.")
+    async with (
+        serve_agent(agent, Bridges(grace_s=0)) as server,
+        open_openai(server.url, "ann") as client,
+    ):
+        response = await client.responses.create(model="actor", input="Go.", background=True)
+        assert response.status in {"queued", "in_progress"}
+        await stage.start("x").wait()
+        stream = await client.responses.retrieve(response.id, stream=True)
+        await anext(aiter(stream))
+        await stream.close()
+        await yield_until(lambda: not server.app.streams)
+        stage.gate("x").set()
+        ended = await wait_for_status(client, response.id, "completed")
+        assert ended.output_text == "Done."
+        assert (ended.background, ended.created_at) == (True, response.created_at)
+        (call,) = [item for item in ended.output if item.type == "mcp_call"]
+        assert (call.name, call.status, call.output) == ("slow", "completed", "x done")
+        assert not await read_entries(await server.get_only_run(), PauseRequested)
+
+
+async def test_a_response_can_be_cancelled(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    agent = stage.agent(Use("slow", name="x"), "Done.")
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        response = await client.responses.create(model="actor", input="Go.", background=True)
+        await stage.start("x").wait()
+        cancelled = await client.responses.cancel(response.id)
+        assert cancelled.status == "cancelled"
+        assert "The run is cancelled." in cancelled.output_text
+        assert stage.completed == []
+        again = await client.responses.cancel(response.id)
+        assert again.status == "cancelled"
+        view = await (await server.get_only_run()).view()
+        assert view.phase_by == "ann"
+
+
+@pytest.mark.parametrize("length", [1, 9, 14, 20])
+async def test_a_stream_goes_on_after_the_newest_event_that_the_client_has(
+    serve_agent: ServeAgent, length: int
+) -> None:
+    """Live pieces are not stored; the number of a piece is a place in the text."""
+    first, second = "The first half", " and the second."
+    model = GatedModel(GatedReply(first, second, gate="half"), "Not used.")
+    async with (
+        serve_agent(Agent("actor", model=model)) as server,
+        open_openai(server.url, "ann") as client,
+    ):
+        stream = await client.responses.create(
+            model="actor", input="Go.", background=True, stream=True
+        )
+        seen, number, own = "", 0, ""
+        async for event in stream:
+            if event.type == "response.created":
+                own = event.response.id
+            if isinstance(event, ResponseTextDeltaEvent):
+                number = event.sequence_number - len(event.delta)
+                break
+        await stream.close()
+        model.gate("half").set()
+        await (await server.get_only_run()).until("completed")
+        seen = (first + second)[:length]
+        rest = await client.responses.retrieve(own, stream=True, starting_after=number + length)
+        kinds = []
+        async for event in rest:
+            kinds.append(event.type)
+            if isinstance(event, ResponseTextDeltaEvent):
+                seen += event.delta
+        assert seen == first + second
+        assert kinds == [
+            "response.output_text.delta",
+            "response.output_text.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.completed",
+        ]
+
+
+async def test_an_earlier_response_keeps_its_end(serve_agent: ServeAgent) -> None:
+    """The next message begins another response of the same run."""
+    model = ScriptedModel([["Hm.", Use("ask_human", question="Which?")], "Thanks.", "More."])
+    agent = Agent("actor", model=model, tools=[ask_human])
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        first = await client.responses.create(model="actor", input="Go.")
+        second = await client.responses.create(previous_response_id=first.id, input="This.")
+        third = await client.responses.create(previous_response_id=second.id, input="More?")
+        assert "Which?" in first.output_text
+        assert (second.output_text, third.output_text) == ("Thanks.", "More.")
+        for response in (first, second, third):
+            again = await client.responses.retrieve(response.id)
+            assert again.output_text == response.output_text
+            assert again.status == "completed"
+        assert first.conversation == second.conversation == third.conversation
+        assert len((await server.mid.runs()).items) == 2
+
+
+async def test_a_response_belongs_to_its_user(serve_agent: ServeAgent) -> None:
+    agent = Agent("actor", model=ScriptedModel(["Swordfish."]))
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as ann:
+        response = await ann.responses.create(model="actor", input="Go.")
+        async with open_openai(server.url, "bob") as bob:
+            await expect_not_found(bob, response.id)
+        await expect_not_found(ann, response.id + "9")
+        await expect_not_found(ann, "resp_none")
+
+
+async def expect_not_found(client: AsyncOpenAI, own: str) -> None:
+    """Check that a client can neither see nor continue nor cancel a response."""
+    with pytest.raises(NotFoundError):
+        await client.responses.retrieve(own)
+    with pytest.raises(NotFoundError):
+        await client.responses.cancel(own)
+    with pytest.raises(NotFoundError):
+        await client.responses.create(previous_response_id=own, input="More.")
+
+
+async def test_a_message_with_an_image_is_refused(serve_agent: ServeAgent) -> None:
+    agent = Agent("actor", model=ScriptedModel(["Done."]))
+    image: ChatCompletionContentPartImageParam = {
+        "type": "image_url",
+        "image_url": {"url": "data:,"},
+    }
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        with pytest.raises(UnprocessableEntityError, match="image_url"):
+            await client.chat.completions.create(
+                model="actor",
+                messages=[{"role": "user", "content": [image]}],
+            )
+        assert not (await server.mid.runs()).items
