@@ -251,7 +251,7 @@ class App:
             if request.method not in SAFE_METHODS:
                 self._server.allowance.count_change(caller.actor.name)
         except Exception as error:  # noqa: BLE001 - every error becomes a problem response
-            return await self._refuse(error, None, audit)
+            return await self._refuse(error, None, audit, path_below_mount(scope))
         return await self._respond_to_caller(request, caller, audit)
 
     async def _respond_to_caller(
