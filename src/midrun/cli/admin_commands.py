@@ -1,10 +1,14 @@
-"""Commands for the operation of a server: `config` and `users`."""
+"""Commands for the operation of a server: `config`, `users` and `audit`."""
 
+import csv
+import io
 import re
 from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from msgspec.structs import asdict
 
 from midrun.cli.output import CommandOutput
 from midrun.cli.run_commands import check_service, require_server
@@ -15,9 +19,12 @@ from midrun.cli.settings import (
     list_names,
     suggest_name,
 )
-from midrun.core.ids import MICROS_PER_SECOND, Micros
+from midrun.core.ids import MICROS_PER_SECOND, Micros, micros_to_datetime
 from midrun.errors import Misconfigured
+from midrun.ports.audit import AuditEntry
 from midrun.ports.environment import read_wall_clock
+from midrun.runs.audit import CSV_FIELDS, iter_csv_values
+from midrun.runs.protocols import AnyMidrun
 
 if TYPE_CHECKING:
     from midrun.server import UsersFile
@@ -121,3 +128,49 @@ def _print_users(file: "UsersFile", out: CommandOutput) -> None:
 
 def _hours_until(then: Micros, now: Micros) -> str:
     return f"{(then - now) / MICROS_PER_SECOND / 3600:.1f} h"
+
+
+# The command `audit`.
+
+
+async def audit(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
+    """Print the audit trail of a time range."""
+    is_csv = args.format == "csv" and not out.as_json
+    if is_csv:
+        out.write_raw(format_csv_line(CSV_FIELDS))
+    async for entry in midrun.audit(since=args.since, until=args.until):
+        values = make_values(entry)
+        if is_csv:
+            out.write_raw(format_csv_line(tuple(iter_csv_values(values))))
+        elif out.as_json or args.format == "jsonl":
+            out.write_json({name: value for name, value in values.items() if value})
+        else:
+            out.write_text(format_line(values))
+    return 0
+
+
+def make_values(entry: AuditEntry) -> dict[str, object]:
+    """Return the fields of an entry, with its time as text in UTC."""
+    at = micros_to_datetime(entry.at).isoformat(timespec="milliseconds")
+    values = asdict(entry)
+    del values["at"]
+    return {"time": at.replace("+00:00", "Z"), **values}
+
+
+def format_csv_line(values: tuple[str, ...]) -> str:
+    """Return one line of CSV, with its newline."""
+    line = io.StringIO()
+    csv.writer(line).writerow(values)
+    return line.getvalue()
+
+
+def format_line(values: dict[str, object]) -> str:
+    """Return one entry as a line for people."""
+    actor = values["actor"] or "unknown caller"
+    parts = [f"{values['time']}  {actor}: {values['action']}"]
+    parts += [str(values[name]) for name in ("target", "run") if values[name]]
+    if values["outcome"] != "done":
+        parts.append(f"({values['outcome']})")
+    if values["reason"]:
+        parts.append(f"“{values['reason']}”")
+    return " ".join(parts)

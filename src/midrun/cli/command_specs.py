@@ -6,7 +6,7 @@ function. The command of a control needs neither: it is made from the control's 
 """
 
 from argparse import ArgumentTypeError
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -48,6 +48,22 @@ def _parse_duration(text: str) -> timedelta:
     if not number.isdecimal() or unit not in _DURATION_UNITS:
         raise ArgumentTypeError(f"must be like 30m, 24h or 7d, got {text!r}")
     return timedelta(**{_DURATION_UNITS[unit]: int(number)})
+
+
+def _parse_moment(text: str) -> datetime | timedelta:
+    """Return a date or a time in UTC, or the time between `24h` ago and now."""
+    units = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
+    if text[:-1].isdecimal() and text[-1:] in units:
+        try:
+            return -int(text[:-1]) * units[text[-1]]
+        except OverflowError:
+            raise ArgumentTypeError(f"time is too long ago: {text!r}") from None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        problem = f"time must be like 2026-11-01, 2026-11-01T12:00:00 or 24h, got {text!r}"
+        raise ArgumentTypeError(problem) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 # ── arguments of several commands ────────────────────────────────────────────────────────────
@@ -139,6 +155,17 @@ def _list_worker_options(engine: Arg) -> tuple[Arg, ...]:
             kind="list",
         ),
         Arg("--spans", "emit OpenTelemetry spans", kind="flag"),
+        Arg(
+            "--log-format",
+            "text or json (text, unless the app configures logging itself)",
+            choices=("text", "json"),
+        ),
+        Arg(
+            "--log-level",
+            "the least severe records of midrun (info)",
+            choices=("debug", "info", "warning", "error"),
+        ),
+        Arg("--access-log", "log each request to the server", kind="flag"),
         Arg("--key-file", "file with the key of checkpoints ($MIDRUN_KEY)", "FILE"),
         Arg("--chain-key-file", "file with the chain key ($MIDRUN_CHAIN_KEY)", "FILE"),
         Arg("--webhook-secret-file", "file with $MIDRUN_WEBHOOK_SECRET", "FILE"),
@@ -484,6 +511,31 @@ COMMAND_GROUPS: Final = {
                 Arg("--json", "print one JSON value per line", kind="flag"),
             ),
             opens_target=True,
+        ),
+        "audit": CommandSpec(
+            "admin_commands.audit",
+            "list the actions of people: controls, approvals, sign-ins, refusals, halts",
+            (
+                "midrun audit --since 24h",
+                "midrun audit --since 2026-11-01 --until 2026-12-01 --format csv > audit.csv",
+            ),
+            (
+                *TARGET_OPTIONS,
+                Arg(
+                    "--since",
+                    "start: a date, a time (UTC), or 90m, 24h, 7d ago (7d)",
+                    "TIME",
+                    default="7d",
+                    type=_parse_moment,
+                ),
+                Arg("--until", "end, in the same forms (now)", "TIME", type=_parse_moment),
+                Arg(
+                    "--format",
+                    "text for people, jsonl or csv for programs (text)",
+                    choices=("text", "jsonl", "csv"),
+                    default="text",
+                ),
+            ),
         ),
         "config": CommandSpec(
             "admin_commands.config",

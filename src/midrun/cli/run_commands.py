@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -22,6 +23,7 @@ from midrun.agents.agent import Agent
 from midrun.cli.follow import ShowOptions, capture_stderr, show_run
 from midrun.cli.hints import format_command
 from midrun.cli.output import CommandOutput
+from midrun.cli.settings import SECRET_NAMES
 from midrun.cli.targets import (
     check_store_file,
     find_run,
@@ -35,6 +37,7 @@ from midrun.driver.user_code import list_unfinished
 from midrun.errors import Misconfigured
 from midrun.followers import Follower, following
 from midrun.followers.metrics import Metrics, MetricSink
+from midrun.logs import configure_logs
 from midrun.ports.store import RunQuery
 from midrun.runs import validation
 from midrun.runs.midrun import Midrun
@@ -357,7 +360,7 @@ async def serve(args: Namespace, out: CommandOutput) -> int:
     agents = load_agents(args.app)
     midrun = build_worker(args, agents)
     _collect_garbage_rarely()
-    _log_audit_to_stderr()
+    _configure_logs(args)
     # uvicorn raises the signal that stopped it once more. This receiver catches it, so that the
     # process still stands down from its runs.
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM):
@@ -382,15 +385,22 @@ async def serve(args: Namespace, out: CommandOutput) -> int:
     return 0
 
 
-def _log_audit_to_stderr() -> None:
-    """Write the server's audit log to standard error, unless the app has a handler for it."""
-    audit = logging.getLogger("midrun.audit")
-    if audit.hasHandlers():
+def _configure_logs(args: Namespace) -> None:
+    """Write the logs to standard error, unless the app has set logging up for itself.
+
+    Options for logs that were given apply in any case.
+    """
+    is_wanted = args.log_format or args.log_level or args.access_log
+    if logging.getLogger().handlers and not is_wanted:
         return
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
-    audit.addHandler(handler)
-    audit.setLevel(logging.INFO)
+    secrets = [str(each.value) for each in args.settings if each.name in SECRET_NAMES]
+    secrets += [urlsplit(args.store).password or "", *(args.webhook or ())]
+    configure_logs(
+        level=args.log_level or "info",
+        log_format=args.log_format or "text",
+        secrets=secrets,
+        access=args.access_log,
+    )
 
 
 async def worker(args: Namespace, out: CommandOutput) -> int:
@@ -398,6 +408,7 @@ async def worker(args: Namespace, out: CommandOutput) -> int:
     agents = load_agents(args.app)
     midrun = build_worker(args, agents)
     _collect_garbage_rarely()
+    _configure_logs(args)
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with open_with_followers(args, midrun, out):
             names = ", ".join(agent.name for agent in agents)

@@ -1,6 +1,6 @@
 """`RemoteMidrun`: the runs of a server, over HTTP. `Midrun` documents the methods."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from types import TracebackType
@@ -20,13 +20,14 @@ from midrun.core.ids import RunId
 from midrun.core.stops import Stop
 from midrun.core.values import Json
 from midrun.errors import Misconfigured
+from midrun.ports.audit import AuditEntry
 from midrun.ports.environment import Environment
 from midrun.ports.store import Page
 from midrun.runs import validation
 from midrun.runs.control_bodies import make_file_bodies
-from midrun.runs.validation import REASON_MAX_CHARS, ActorLike, parse_phase
+from midrun.runs.validation import REASON_MAX_CHARS, ActorLike, TimeLike, parse_phase
 from midrun.runs.values import DeletableRuns, OpenAsk, RunView, Verdict
-from midrun.runs.wire import AskPage, DeletedCount, RunListItem, RunPage
+from midrun.runs.wire import AskPage, AuditPage, DeletedCount, RunListItem, RunPage
 
 PAGE_MAX_RUNS: Final = 200
 """The largest page of runs that a server returns."""
@@ -297,6 +298,28 @@ class RemoteMidrun:
         # If the reply to an earlier attempt was lost, that attempt may have lifted the halt,
         # and this one found none. The caller asked once, so count it as lifted.
         return reply.json().get("lifted") is True or reply.reply_was_lost
+
+    # ── audit ─────────────────────────────────────────────────────────────────────────────
+
+    async def audit(
+        self, *, since: TimeLike, until: TimeLike | None = None
+    ) -> AsyncIterator[AuditEntry]:
+        """Yield the actions of people from `since` until before `until` (now).
+
+        The token must be that of an operator.
+        """
+        now = self._transport.now()
+        params = {"since": str(validation.convert_time("since", since, now)), "cursor": ""}
+        if until is not None:
+            params["until"] = str(validation.convert_time("until", until, now))
+        while True:
+            reply = await self._transport.get("/v1/audit", params=params)
+            page = decode_value(AuditPage, reply.json())
+            for entry in page.items:
+                yield entry
+            params["cursor"] = page.next_cursor
+            if not page.next_cursor:
+                return
 
     # ── internals ─────────────────────────────────────────────────────────────────────────
 

@@ -117,6 +117,7 @@ from midrun.errors import (
     StoreFull,
     StoreUnreachable,
 )
+from midrun.ports.log_context import LogContext, set_log_context
 from midrun.stops import resolve_custom
 
 # Custom stop conditions: call the user's function at a step boundary for its verdict.
@@ -251,6 +252,16 @@ class CallDispatcher:
 
     async def _run(self, in_flight: InFlightCall, state: State) -> None:
         """Make the call, and submit its outcome to the run loop."""
+        set_log_context(
+            LogContext(
+                run=self._run_id,
+                call=in_flight.call.id,
+                agent=self._agent.name,
+                hide_secrets=self._context.secret_registry.get_run(
+                    self._run_id
+                ).redact_all_known,
+            )
+        )
         # The last check before the call is made. Without a live lease it is not made: the next
         # worker finds it in flight in the journal and closes it as unknown.
         alive = self._context.heartbeat.is_alive()

@@ -251,17 +251,18 @@ def list_zeros(agents: Iterable[str]) -> list[Measurement]:
     `increase()` of Prometheus does not see the first value of a series that did not exist
     before. Without these zeros, an alert would miss the first lost lease.
     """
+    rare: Mapping[Metric, list[tuple[str, ...]]] = {
+        LEASES_LOST: [()],
+        CAPS_REACHED: [()],
+        RUNS_STARTED: [()],
+        RUNS_ENDED: [(outcome,) for outcome in RUN_OUTCOMES],
+        UNDO_FAILURES: [(action,) for action in ACTIONS],
+        UNDOS_GIVEN_UP: [(action,) for action in ACTIONS],
+    }
     return [
         Measurement(metric, (agent, *rest), 0)
         for agent in agents
-        for metric, rests in {
-            LEASES_LOST: [()],
-            CAPS_REACHED: [()],
-            RUNS_STARTED: [()],
-            RUNS_ENDED: [(outcome,) for outcome in RUN_OUTCOMES],
-            UNDO_FAILURES: [(action,) for action in ACTIONS],
-            UNDOS_GIVEN_UP: [(action,) for action in ACTIONS],
-        }.items()
+        for metric, rests in rare.items()
         for rest in rests
     ]
 

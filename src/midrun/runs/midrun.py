@@ -7,10 +7,11 @@ accepts appends.
 """
 
 import asyncio
+import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
 from functools import partial
@@ -35,13 +36,15 @@ from midrun.driver.deletion import RetentionRules
 from midrun.driver.live import LiveOutput
 from midrun.driver.notifications import ChangeNotifier
 from midrun.driver.redaction import LiveRedactor, SecretRegistry
-from midrun.errors import EngineLost, Misconfigured
+from midrun.errors import EngineLost, MidrunError, Misconfigured
 from midrun.models.registry import model_of
+from midrun.ports.audit import AuditEntry, HasAuditLog
 from midrun.ports.environment import Environment
 from midrun.ports.model import Model
 from midrun.ports.relay import open_relay
 from midrun.ports.store import Durability, HaltRecord, HasClock, Page, RunQuery, Store
 from midrun.runs import validation
+from midrun.runs.audit import read_audit
 from midrun.runs.checkpoints import (
     check_agents,
     check_approval_rules,
@@ -64,6 +67,8 @@ from midrun.runs.validation import (
     REASON_MAX_CHARS,
     SCOPE_MAX_CHARS,
     ActorLike,
+    TimeLike,
+    convert_time,
     parse_actor,
     parse_phase,
 )
@@ -104,6 +109,8 @@ def end_forked_process(parent: int, error: BaseException | None) -> NoReturn:
         # parent. As in `sys.exit`, a code that is None means 0, and one that is text means 1.
         os._exit(code if isinstance(code, int) else int(code is not None))
 
+
+log = logging.getLogger("midrun")
 
 PREFIX_SEARCH_MAX_RUNS: Final = 500
 """`named` looks for a prefix among this many of the newest runs."""
@@ -613,8 +620,12 @@ class Midrun:
             validation.check_scope(scope),
             validation.check_name("reason", reason, REASON_MAX_CHARS),
         )
-        await self.store.set_halt(
-            HaltRecord(scope=scope, by=parse_actor(actor).name, reason=reason)
+        who = parse_actor(actor)
+        await self.store.set_halt(HaltRecord(scope=scope, by=who.name, reason=reason))
+        await self.record_audit(
+            AuditEntry(
+                action="halt", actor=who.name, role=who.role, target=scope, reason=reason
+            )
         )
 
     async def lift(self, *, scope: str = "all", actor: ActorLike) -> bool:
@@ -625,8 +636,41 @@ class Midrun:
         lifted = await self.store.remove_halt(
             validation.check_name("scope", scope, SCOPE_MAX_CHARS)
         )
-        await lift_halted_runs(self._service, parse_actor(actor))
+        who = parse_actor(actor)
+        await lift_halted_runs(self._service, who)
+        if lifted:
+            await self.record_audit(
+                AuditEntry(action="lift", actor=who.name, role=who.role, target=scope)
+            )
         return lifted
+
+    # ── audit ─────────────────────────────────────────────────────────────────────────────
+
+    def audit(
+        self, *, since: TimeLike, until: TimeLike | None = None
+    ) -> AsyncIterator[AuditEntry]:
+        """Yield the actions of people from `since` until before `until` (now).
+
+        A time is a `datetime`, or a `timedelta` from now: `timedelta(days=-7)`.
+
+        They come from the journals of all runs (controls, approvals) and from the audit log of
+        the store (sign-ins, refusals, exports, halts). The entries of the audit log come first,
+        then those of each run, in order; sort them by `at` if you need one order of all.
+        """
+        now = self._clock()
+        end = Micros(now + 1) if until is None else convert_time("until", until, now)
+        return read_audit(self.store, since=convert_time("since", since, now), until=end)
+
+    async def record_audit(self, entry: AuditEntry) -> None:
+        """Append an action of a person to the audit log of the store.
+
+        If the store cannot be written, a warning is logged and the action goes on.
+        """
+        try:
+            if isinstance(self.store, HasAuditLog):
+                await self.store.append_audit(entry)
+        except MidrunError as error:
+            log.warning("Cannot store an audit entry (%s): %s", entry.action, error)
 
     # ── agents ────────────────────────────────────────────────────────────────────────────
 

@@ -5,7 +5,7 @@
 The methods are documented on `Midrun` and `Run`.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Protocol, Self, Unpack
@@ -18,6 +18,7 @@ from midrun.core.ids import RunId
 from midrun.core.stops import Stop
 from midrun.core.values import Json, RedirectTiming, UndoSet, Urgency
 from midrun.events import RunEvent
+from midrun.ports.audit import AuditEntry
 from midrun.ports.store import Page
 from midrun.runs.validation import ActorLike, ControlOptions, TimeLike
 from midrun.runs.values import (
@@ -206,4 +207,7 @@ class AnyMidrun(Protocol):
         actor: ActorLike,
     ) -> int: ...
     async def halt(self, reason: str, *, scope: str = ..., actor: ActorLike) -> None: ...
+    def audit(
+        self, *, since: TimeLike, until: TimeLike | None = ...
+    ) -> AsyncIterator[AuditEntry]: ...
     async def lift(self, *, scope: str = ..., actor: ActorLike) -> bool: ...

@@ -8,6 +8,7 @@ the view: its fields replace the fields of the view that have the same name.
 
 from midrun.core.ids import AskId, Epoch, Micros, RunId, Seq
 from midrun.core.values import Json, Phase, Value
+from midrun.ports.audit import AuditEntry
 from midrun.ports.store import HaltRecord
 from midrun.runs.turns import TurnView
 from midrun.runs.values import ArtifactView, OpenAsk, Receipt, RunView
@@ -125,6 +126,13 @@ class AskPage(Value, kw_only=True):
     """A page of open asks."""
 
     items: tuple[OpenAsk, ...]
+    next_cursor: str
+
+
+class AuditPage(Value, kw_only=True):
+    """A page of the audit trail. An empty `next_cursor` means that it is the last one."""
+
+    items: tuple[AuditEntry, ...]
     next_cursor: str
 
 

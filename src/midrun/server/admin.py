@@ -14,9 +14,10 @@ from midrun.core.values import TERMINAL_PHASES, Phase, Value
 from midrun.errors import MidrunError, RunNotFound
 from midrun.ports.store import HaltRecord, RunQuery
 from midrun.runs import deletion
+from midrun.runs.audit import read_audit_page
 from midrun.runs.control_bodies import Empty
 from midrun.runs.validation import check_selection
-from midrun.runs.wire import DeletedCount
+from midrun.runs.wire import AuditPage, DeletedCount
 from midrun.server.auth import SESSION_LIFETIME_S
 from midrun.server.problem_details import HttpProblem
 from midrun.server.request_checks import mount_path, split_host
@@ -136,6 +137,22 @@ async def _may_see_halt(context: RequestContext, halt: HaltRecord) -> bool:
         limit=1,
     )
     return bool((await context.server.store.list_runs(query)).items)
+
+
+async def list_audit(context: RequestContext) -> Response:
+    """List the actions of people in all runs, and on this server, in a time range.
+
+    `since` and `until` are microseconds since 1970.
+    """
+    now = context.server.mid.now()
+    since = context.query_number("since", 0, minimum=0, maximum=2**53 - 1)
+    until = context.query_number("until", now + 1, minimum=0, maximum=2**53 - 1)
+    cursor = context.request.query_params.get("cursor", "")
+    context.audit.is_due = not cursor  # one record for an export, not one for each page
+    page = await read_audit_page(
+        context.server.store, since=Micros(since), until=Micros(until), cursor=cursor
+    )
+    return json_response(AuditPage(items=page.items, next_cursor=page.cursor))
 
 
 async def show_metrics(context: RequestContext) -> Response:

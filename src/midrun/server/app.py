@@ -22,11 +22,12 @@ from starlette.types import Message, Receive, Scope, Send
 from midrun.core.ids import RunId
 from midrun.core.values import Actor
 from midrun.errors import Misconfigured, StoreClosed
+from midrun.ports.log_context import LogContext, set_log_context
 from midrun.runs.midrun import Midrun
 from midrun.runs.validation import check_text, parse_actor
 from midrun.server import admin, pages
 from midrun.server.a2a.routes import find_card
-from midrun.server.audit_log import AuditRecord, client_address, escape_loggers
+from midrun.server.audit_log import AuditRecord, client_address, escape_loggers, log_access
 from midrun.server.auth import KEY_MIN_BYTES, Auth, Tokens, derive_key, find_name_problem
 from midrun.server.limits import Limits
 from midrun.server.openapi import show_openapi
@@ -220,6 +221,8 @@ class App:
             await send({"type": "websocket.close", "code": 1008})  # "policy violation"
         else:
             scope = apply_public_scheme(restore_mount_path(scope), self._address)
+            set_log_context(LogContext())  # a connection has one task for all its requests
+            send = log_access(scope, send)
             request = Request(scope, receive)
             response = await self._respond(request)
             origin = find_cross_origin(scope, request.headers, self._address)
@@ -247,7 +250,8 @@ class App:
             if (card := find_card(request, self._server.mid.agents)) is not None:
                 return card
             caller = await self._authenticate(request, audit)
-            audit.actor = caller.actor.name
+            audit.actor, audit.role = caller.actor.name, caller.actor.role
+            set_log_context(LogContext(actor=caller.actor.name))
             if request.method not in SAFE_METHODS:
                 self._server.allowance.count_change(caller.actor.name)
         except Exception as error:  # noqa: BLE001 - every error becomes a problem response
@@ -288,7 +292,7 @@ class App:
         except Exception as error:  # noqa: BLE001 - every error becomes a problem response
             return await self._refuse(error, context, audit, path_below_mount(scope))
         if audit.is_due:
-            audit.write("done")
+            await self._record_audit(audit, "done")
         return response
 
     async def _serve_caller(
@@ -297,9 +301,16 @@ class App:
         """Serve a request that another endpoint makes for its caller, in this process."""
         request = Request(scope, receive)
         audit = _start_audit(request)
-        audit.actor = caller.actor.name
+        audit.actor, audit.role = caller.actor.name, caller.actor.role
         response = await self._respond_to_caller(request, caller, audit)
         await response(scope, receive, send)
+
+    async def _record_audit(self, audit: AuditRecord, outcome: str) -> None:
+        """Write the audit record of a request to the log and to the store."""
+        audit.write(outcome)
+        # `Midrun` itself stores the halts that it sets and lifts, from any interface.
+        if outcome != "done" or audit.action not in {"halt", "lift"}:
+            await self._server.mid.record_audit(audit.to_entry(outcome))
 
     async def _answer_probe(self, request: Request) -> Response | None:
         """Answer a probe of `/healthz` or `/readyz`, whatever host name it was sent to.
@@ -402,7 +413,7 @@ class App:
                 "Cannot complete the request: the server failed. See the server's log.",
             )
         if audit.is_due or (problem.status == HTTPStatus.FORBIDDEN and self._may_log(audit)):
-            audit.write(problem.slug)
+            await self._record_audit(audit, problem.slug)
         if path.startswith(OPENAI_PATH):
             return openai_error_response(problem)
         return problem_response(problem, await self._find_visible_run(context))

@@ -11,9 +11,15 @@ import textwrap
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.types import Scope
+import anyio
+from starlette.types import Message, Scope, Send
+
+from midrun.logs import ACCESS_LOGGER, escape
+from midrun.ports.audit import AuditEntry
+from midrun.server.request_checks import path_below_mount
 
 AUDIT_LOG: Final = logging.getLogger("midrun.audit")
+ACCESS_LOG: Final = logging.getLogger(ACCESS_LOGGER)
 
 TARGET_MAX_CHARS: Final = 300
 """The maximum length of the target in a record, in characters."""
@@ -29,8 +35,22 @@ class AuditRecord:
     address: str
     action: str = "request"
     actor: str = ""  # empty: the caller is not known
+    role: str = ""
     target: str = ""
     is_due: bool = False  # written for every outcome; otherwise only for a refusal with 403
+
+    def to_entry(self, outcome: str) -> AuditEntry:
+        """Return the record as an entry of the store's audit log."""
+        is_run = self.target.startswith("run_")
+        return AuditEntry(
+            action=self.action,
+            actor=self.actor,
+            role=self.role,
+            run=self.target[:TARGET_MAX_CHARS] if is_run else "",
+            target="" if is_run else self.target[:TARGET_MAX_CHARS],
+            outcome=outcome,
+            address=self.address,
+        )
 
     def write(self, outcome: str) -> None:
         """Log the record, as a warning if the request was refused."""
@@ -46,18 +66,37 @@ class AuditRecord:
         AUDIT_LOG.log(level, "%s", json.dumps(record), extra={"audit": record})
 
 
+def log_access(scope: Scope, send: Send) -> Send:
+    """Return a `send` that logs the request when its response has ended.
+
+    The log is off unless its logger is enabled for INFO, as by `--access-log`. The query is
+    left out: clients put secrets there.
+    """
+    if not ACCESS_LOG.isEnabledFor(logging.INFO):
+        return send
+    started, status = anyio.current_time(), 0
+
+    async def send_and_log(message: Message) -> None:
+        nonlocal status
+        status = message.get("status", status)
+        await send(message)
+        if message["type"] == "http.response.body" and not message.get("more_body", False):
+            record = {
+                "method": scope["method"],
+                "path": path_below_mount(scope)[:TARGET_MAX_CHARS],
+                "status": status,
+                "ms": round((anyio.current_time() - started) * 1000, 1),
+                "address": client_address(scope),
+            }
+            text = "{method} {path} {status} {ms} ms {address}".format_map(record)
+            ACCESS_LOG.info("%s", text, extra={"access": record})
+
+    return send_and_log
+
+
 def client_address(scope: Scope) -> str:
     """Return the client address of a request; a trusted proxy may have set it."""
     return (scope.get("client") or ("", 0))[0]
-
-
-def escape(text: str) -> str:
-    """Return `text` with an escape sequence for each unprintable character."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
 
 
 class EscapeFilter(logging.Filter):

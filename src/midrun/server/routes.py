@@ -26,6 +26,7 @@ from midrun.runs.values import DeletableRuns, Erasure, RunView, Verdict
 from midrun.runs.wire import (
     ArtifactPage,
     AskPage,
+    AuditPage,
     ControlReply,
     DeletedCount,
     EventPage,
@@ -280,6 +281,16 @@ ENDPOINTS: Final = (
         response_type=Erasure,
         uses_idempotency_key=False,
         audit_action="delete",
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/audit",
+        handler=admin.list_audit,
+        role="operator",
+        response_type=AuditPage,
+        uses_idempotency_key=False,
+        reads_whole_journal=True,
+        audit_action="audit",
     ),
     _get_endpoint("/v1/halts", admin.list_halts, admin.Halts),
     Endpoint(

@@ -24,6 +24,7 @@ from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.values import DELETABLE_PHASES, DRIVABLE_PHASES, TERMINAL_PHASES, Phase
 from midrun.errors import CursorRefused, FileMissing, RunNotFound, StoreClosed, StoreError
+from midrun.ports.audit import AuditEntry
 from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.store import (
@@ -111,6 +112,7 @@ class MemoryStore(JournalStore):
         self._cursors = MemoryFollowerCursors(
             lambda: [k.row for k in self._runs.values()], clock
         )
+        self._audit: list[AuditEntry] = []
         self._closed = False
 
     async def _write(self, operation: JournalWrite) -> AppendResult:
@@ -331,6 +333,22 @@ class MemoryStore(JournalStore):
     async def list_halts(self) -> Sequence[HaltRecord]:
         await self._yield_and_check_open()
         return tuple(self._halts.values())
+
+    async def append_audit(self, entry: AuditEntry) -> None:
+        await self._yield_and_check_open()
+        self._audit.append(
+            validation.build_audit(self._clock(), validation.encode_audit(entry))
+        )
+
+    async def list_audit(
+        self, *, since: Micros, until: Micros, after: int, limit: int
+    ) -> Sequence[tuple[int, AuditEntry]]:
+        await self._yield_and_check_open()
+        return [
+            (number, entry)
+            for number, entry in enumerate(self._audit, 1)
+            if number > after and since <= entry.at < until
+        ][: validation.clamp_limit(limit)]
 
     # ── deletion ──────────────────────────────────────────────────────────────────────────
 

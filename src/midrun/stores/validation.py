@@ -22,6 +22,7 @@ from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from midrun.codec.hash_chain import UNKEYED_CHAIN, HashChain, check_import_head
 from midrun.codec.journal import decode_line, encode_entry, format_line, format_record
@@ -49,6 +50,7 @@ from midrun.errors import (
     StaleEpoch,
     TooLarge,
 )
+from midrun.ports.audit import AUDIT_TEXT_MAX_CHARS, AuditEntry
 from midrun.ports.store import (
     AppendResult,
     HaltRecord,
@@ -161,6 +163,21 @@ def build_row(
         started_at=started_at,
         changed_at=changed_at,
     )
+
+
+def encode_audit(entry: AuditEntry) -> bytes:
+    """Return the body of an audit entry, without its time; cut texts that are too long."""
+    texts = {
+        name: value[:AUDIT_TEXT_MAX_CHARS].encode("utf-8", "replace").decode()
+        for name in entry.__struct_fields__
+        if isinstance(value := getattr(entry, name), str)
+    }
+    return msgspec.json.encode(replace(entry, at=Micros(0), **texts))
+
+
+def build_audit(at: Micros, body: bytes) -> AuditEntry:
+    """Build an audit entry from its columns."""
+    return replace(msgspec.json.decode(body, type=AuditEntry), at=at)
 
 
 def build_run_group(

@@ -56,6 +56,7 @@ from midrun.errors import (
     StoreForeign,
 )
 from midrun.ports.environment import Environment
+from midrun.ports.log_context import LogContext, set_log_context
 from midrun.ports.model import Model
 from midrun.ports.store import Change, RunQuery, Store
 from midrun.workers.concurrency_limits import ConcurrencyLimiter, Fleet
@@ -283,9 +284,12 @@ class LocalWorker:
     # ── driving ───────────────────────────────────────────────────────────────────────────
 
     async def _drive_guarded(self, run: RunId, state: State | None) -> None:
+        set_log_context(LogContext(run=run))
         try:
             run_loop = await self._create_loop(run, state)
             if run_loop is not None:
+                agent = run_loop.state.run_started.agent
+                set_log_context(LogContext(run=run, agent=agent))
                 await run_loop.run()
             if not self._shutting_down and self._needs_another_look(run):
                 self._task_group.start_soon(self._start_if_drivable, run)

@@ -367,6 +367,7 @@ LEAST_ROLES: Final[dict[str, Role]] = {
     "POST /v1/deletions/count": "operator",
     "DELETE /v1/runs/{run}": "operator",
     "GET /v1/halts": "viewer",
+    "GET /v1/audit": "operator",
     "GET /metrics": "operator",
     "GET /v1/agents": "viewer",
     "GET /v1/session": "viewer",

@@ -210,6 +210,13 @@ DUE: Final = """
     SELECT run FROM midrun_runs WHERE wake_at <= (SELECT coalesce(%(now)s, midrun_now()))
     ORDER BY wake_at, no LIMIT %(limit)s
 """
+ADD_AUDIT: Final = """
+    INSERT INTO midrun_audit (at, body) VALUES (coalesce(%(now)s, midrun_now()), %(body)s)
+"""
+AUDIT: Final = """
+    SELECT id, at, body FROM midrun_audit
+    WHERE id > %(after)s AND at >= %(since)s AND at < %(until)s ORDER BY id LIMIT %(limit)s
+"""
 HALTS: Final = "SELECT scope, set_by, reason, at FROM midrun_halts ORDER BY at, no"
 HOLDERS: Final = """
     SELECT holder, lag FROM midrun_holders

@@ -28,6 +28,7 @@ from midrun.errors import (
     StoreError,
     StoreUnreachable,
 )
+from midrun.ports.audit import AuditEntry
 from midrun.ports.environment import Clock, read_boot_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.relay import Relay
@@ -357,6 +358,22 @@ class PostgresStore(JournalStore):
         lifted = await self._resources.read_pool.run_with_retry(delete_once)
         self.watchers.notify([(HALTS_CHANGED, SEQ_ZERO)])
         return lifted
+
+    async def append_audit(self, entry: AuditEntry) -> None:
+        body, now = validation.encode_audit(entry), self.server_clock.get_override()
+        await self._resources.read_pool.execute(queries.ADD_AUDIT, {"now": now, "body": body})
+
+    async def list_audit(
+        self, *, since: Micros, until: Micros, after: int, limit: int
+    ) -> Sequence[tuple[int, AuditEntry]]:
+        limit = validation.clamp_limit(limit)
+        values = {"since": since, "until": until, "after": after, "limit": limit}
+        return [
+            (number, validation.build_audit(at, body))
+            for number, at, body in await self._resources.read_pool.execute(
+                queries.AUDIT, values
+            )
+        ]
 
     # ── reading ───────────────────────────────────────────────────────────────────────────
 

@@ -147,6 +147,16 @@ class SetHalt(Struct, frozen=True, kw_only=True):
         rows.record_halts_changed()
 
 
+class AppendAudit(Struct, frozen=True, kw_only=True):
+    """Append an entry to the audit log."""
+
+    body: bytes
+    clock: Clock
+
+    def __call__(self, rows: RowCache) -> None:
+        rows.db.execute(queries.ADD_AUDIT, (self.clock(), self.body))
+
+
 class RemoveHalt(Struct, frozen=True, kw_only=True):
     """Remove the halt of a scope; return whether there was one."""
 

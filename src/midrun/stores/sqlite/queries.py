@@ -249,6 +249,10 @@ DUE: Final = """
     SELECT run FROM runs WHERE wake_at IS NOT NULL AND wake_at <= ? ORDER BY wake_at, no LIMIT ?
 """
 KEY: Final = "SELECT key_id FROM chain_key"
+ADD_AUDIT: Final = "INSERT INTO audit (at, body) VALUES (?, ?)"
+AUDIT: Final = """
+    SELECT id, at, body FROM audit WHERE id > ? AND at >= ? AND at < ? ORDER BY id LIMIT ?
+"""
 HALTS: Final = "SELECT scope, by, reason, at FROM halts ORDER BY at, rowid"
 HOLDERS: Final = "SELECT holder, lag FROM holders WHERE abs(? - beat_at) < ttl ORDER BY holder"
 

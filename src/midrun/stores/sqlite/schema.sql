@@ -173,6 +173,18 @@ CREATE TABLE halt_counter (
 
 INSERT INTO halt_counter VALUES (0);
 
+-- The audit log: actions of people that no journal records. The body is JSON.
+CREATE TABLE audit (
+    id   INTEGER PRIMARY KEY,
+    at   INTEGER NOT NULL,
+    body BLOB    NOT NULL
+) STRICT;
+
+CREATE TRIGGER audit_does_not_change BEFORE UPDATE ON audit
+BEGIN
+    SELECT raise(ABORT, 'audit entries are never changed');
+END;
+
 -- Followers, and the cursor of each follower in each run. When a follower first starts, the
 -- existing entries of all runs up to number `since` count as delivered. Such a run has no cursor
 -- until it grows; then the trigger adds one for its old seq. Of a run after `since` without a

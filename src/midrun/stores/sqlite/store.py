@@ -22,6 +22,7 @@ from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.values import Phase
 from midrun.errors import StoreClosed
+from midrun.ports.audit import AuditEntry
 from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.relay import Relay
@@ -43,7 +44,7 @@ from midrun.ports.store import (
 from midrun.stores import validation
 from midrun.stores.deletion import check_delete
 from midrun.stores.operations import INLINE_MAX_BYTES, JournalStore, JournalWrite
-from midrun.stores.sqlite import operations, reader
+from midrun.stores.sqlite import operations, queries, reader
 from midrun.stores.sqlite.change_poller import ChangePoller
 from midrun.stores.sqlite.connection import open_file
 from midrun.stores.sqlite.cursors import SqliteFollowerCursors
@@ -214,6 +215,21 @@ class SqliteStore(JournalStore):
     async def list_halts(self) -> Sequence[HaltRecord]:
         await checkpoint()
         return self._inline_reader.read_inline(select_halts)
+
+    async def append_audit(self, entry: AuditEntry) -> None:
+        body = validation.encode_audit(entry)
+        await self._writer.write(operations.AppendAudit(body=body, clock=self._clock))
+
+    async def list_audit(
+        self, *, since: Micros, until: Micros, after: int, limit: int
+    ) -> Sequence[tuple[int, AuditEntry]]:
+        bound = (after, since, until, validation.clamp_limit(limit))
+        return await self._thread_reader.read_in_thread(
+            lambda db: [
+                (number, validation.build_audit(at, body))
+                for number, at, body in db.execute(queries.AUDIT, bound)
+            ]
+        )
 
     async def list_ended(self, query: EndedQuery) -> Page[RunRow]:
         return await self._thread_reader.read_in_thread(lambda db: reader.read_ended(db, query))

@@ -10,6 +10,7 @@ from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import Phase
 from midrun.errors import CursorRefused
+from midrun.ports.audit import AUDIT_TEXT_MAX_CHARS, AuditEntry, HasAuditLog
 from midrun.ports.store import OwnerUsage, RunQuery, Store
 from midrun.testing.store_suite.fixtures import (
     ManualClock,
@@ -283,6 +284,26 @@ class ListTests(StoreSuiteFixtures):
             ("a", Phase.WAITING, 2, 2, first + a_second, first + 2 * a_second),
             ("b", Phase.WAITING, 1, 1, first + 3 * a_second, first + 3 * a_second),
         ]
+
+    async def test_the_audit_log_keeps_entries_in_order_with_the_stores_time(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        assert isinstance(store, HasAuditLog)
+        first = clock.now
+        for number in range(3):
+            entry = AuditEntry(action="export", actor=f"a\0{number}", reason="\ud800" * 999)
+            await store.append_audit(entry)
+            clock.move(1)
+        end = Micros(first + 2 * MICROS_PER_SECOND)
+        found = await store.list_audit(since=first, until=end, after=0, limit=9)
+        assert [(entry.actor, entry.at) for _, entry in found] == [
+            ("a\x000", first),
+            ("a\x001", first + MICROS_PER_SECOND),
+        ]
+        assert found[0][1].reason == "?" * AUDIT_TEXT_MAX_CHARS
+        ((number, _),) = await store.list_audit(since=first, until=end, after=0, limit=1)
+        rest = await store.list_audit(since=first, until=end, after=number, limit=9)
+        assert rest == found[1:]
 
     async def test_runs_without_a_live_holder_need_a_worker(
         self, store: Store, clock: ManualClock

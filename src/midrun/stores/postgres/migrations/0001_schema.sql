@@ -165,6 +165,13 @@ CREATE TABLE midrun_holders (
     lag     double precision NOT NULL
 ) WITH (fillfactor = 50);
 
+-- The audit log: actions of people that no journal records. The body is JSON.
+CREATE TABLE midrun_audit (
+    id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at   bigint NOT NULL,
+    body bytea  NOT NULL
+);
+
 CREATE TABLE midrun_halts (
     no     bigint GENERATED ALWAYS AS IDENTITY,
     scope  text   COLLATE "C" PRIMARY KEY,

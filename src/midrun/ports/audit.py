@@ -1,0 +1,53 @@
+"""The audit log of a store: actions of people that no journal records.
+
+The journals record all controls and decisions about runs. The audit log has the rest: sign-ins,
+refusals, exports, halts set and lifted, deletions. It is append-only. `midrun.runs.audit` joins
+both for an export.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from midrun.core.ids import Micros
+
+AUDIT_TEXT_MAX_CHARS: Final = 500
+"""The maximum length of each text of an audit entry; longer texts are cut."""
+
+
+class AuditEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One action of a person: the time, the action, its actor, its target and its outcome.
+
+    `run` and `seq` name the entry of a journal, if it comes from one. `outcome` is `done`, or
+    the reason of a refusal. An empty actor is a caller that was not recognised.
+    """
+
+    at: Micros = Micros(0)  # stamped by the store
+    action: str
+    actor: str = ""
+    role: str = ""
+    run: str = ""
+    seq: int = 0
+    target: str = ""
+    outcome: str = "done"
+    reason: str = ""
+    address: str = ""
+
+
+@runtime_checkable
+class HasAuditLog(Protocol):
+    """A store that has an audit log."""
+
+    async def append_audit(self, entry: AuditEntry) -> None:
+        """Append an entry; the store stamps its time. An acknowledged entry is durable."""
+        ...
+
+    async def list_audit(
+        self, *, since: Micros, until: Micros, after: int, limit: int
+    ) -> Sequence[tuple[int, AuditEntry]]:
+        """Return entries from `since` until before `until`, each with its number, oldest first.
+
+        Only entries with a number above `after` are returned, at most `limit`.
+        """
+        ...

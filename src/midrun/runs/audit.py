@@ -1,0 +1,183 @@
+"""Build the audit trail: the controls in all journals, and the audit log of the store.
+
+The trail answers two questions: which person asked for which control, and who approved what. It
+has names, not texts: an instruction, a message or an argument is in the journal only.
+
+It is read in pages. The first pages have the audit log, oldest first. Each page after them has
+the entries of a few runs, newest run first. A run that has not changed since the start of the
+time range is skipped without reading its journal.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Final
+
+import anyio.to_thread
+
+from midrun.core import entries as e
+from midrun.core.evolve import fold
+from midrun.core.ids import CallId, Micros, RunId
+from midrun.core.state import State
+from midrun.errors import CursorRefused, RunNotFound
+from midrun.ports.audit import AuditEntry, HasAuditLog
+from midrun.ports.store import Page, RunQuery, Store
+
+AUDIT_PAGE_MAX_ENTRIES: Final = 500
+AUDIT_PAGE_MAX_RUNS: Final = 20
+"""Entries of the audit log, and runs, on one page."""
+
+LOG_CURSOR: Final = "log:"
+RUNS_CURSOR: Final = "runs:"
+
+ACTIONS: Final[dict[type[e.Entry], str]] = {
+    e.RunStarted: "start",
+    e.RunImported: "import",
+    e.PauseRequested: "pause",
+    e.PauseWithdrawn: "withdraw_pause",
+    e.RunResumed: "resume",
+    e.RedirectRequested: "redirect",
+    e.RedirectClosed: "withdraw_redirect",
+    e.MessageReceived: "message",
+    e.MessageClosed: "withdraw_message",
+    e.CancelRequested: "cancel",
+    e.CapRaised: "raise_cap",
+    e.UndoRetried: "retry_undo",
+    e.ResidueAccepted: "accept_residue",
+    e.CallSettled: "settle_call",
+    e.RunHalted: "halt",
+    e.RunLifted: "lift",
+    e.TakenOver: "take_over",
+    e.HandedBack: "hand_back",
+    e.PersonWrote: "write",
+    e.ToolUseRequested: "use_tool",
+    e.RequestNoted: "request",
+}
+"""Entry of a request → the action in the trail; other entries have the name of their class."""
+
+
+async def read_audit_page(
+    store: Store, *, since: Micros, until: Micros, cursor: str = ""
+) -> Page[AuditEntry]:
+    """Return one page of the trail; "" is the cursor of the first page.
+
+    Raises:
+        CursorRefused: no page returned this cursor.
+    """
+    if cursor.startswith(RUNS_CURSOR):
+        return await _read_runs(store, since, until, cursor.removeprefix(RUNS_CURSOR))
+    after = cursor.removeprefix(LOG_CURSOR) or "0"
+    if cursor and not (cursor.startswith(LOG_CURSOR) and after.isdecimal()):
+        raise CursorRefused(cursor)
+    if not isinstance(store, HasAuditLog):
+        return await _read_runs(store, since, until, "")
+    limit = AUDIT_PAGE_MAX_ENTRIES
+    found = await store.list_audit(since=since, until=until, after=int(after), limit=limit)
+    cursor = f"{LOG_CURSOR}{found[-1][0]}" if len(found) == limit else RUNS_CURSOR
+    return Page(items=tuple(entry for _, entry in found), cursor=cursor)
+
+
+async def read_audit(
+    store: Store, *, since: Micros, until: Micros
+) -> AsyncIterator[AuditEntry]:
+    """Yield the whole trail of the time range, page after page."""
+    cursor = ""
+    while True:
+        page = await read_audit_page(store, since=since, until=until, cursor=cursor)
+        for entry in page.items:
+            yield entry
+        if not (cursor := page.cursor):
+            return
+
+
+async def _read_runs(
+    store: Store, since: Micros, until: Micros, cursor: str
+) -> Page[AuditEntry]:
+    rows = await store.list_runs(RunQuery(limit=AUDIT_PAGE_MAX_RUNS, cursor=cursor))
+    items: list[AuditEntry] = []
+    for row in rows.items:
+        if row.changed_at >= since and row.started_at < until:
+            try:
+                records = await store.read(row.run)
+            except RunNotFound:  # deleted since the list was read
+                continue
+            items += await anyio.to_thread.run_sync(
+                list_run_actions, row.run, records, since, until
+            )
+    return Page(items=tuple(items), cursor=rows.cursor and f"{RUNS_CURSOR}{rows.cursor}")
+
+
+def list_run_actions(
+    run: RunId, records: Sequence[e.Record], since: Micros, until: Micros
+) -> list[AuditEntry]:
+    """Return the actions of people in a whole journal, within the time range."""
+    asked: dict[str, CallId] = {}
+    actions: list[AuditEntry] = []
+    state: State | None = None
+    for record in records:
+        entry = record.entry
+        if isinstance(entry, e.AskOpened):
+            asked[entry.ask] = entry.call
+        if not since <= record.at < until or not isinstance(entry, e.RequestEntry):
+            continue
+        if not entry.by or entry.role == "system":
+            continue
+        target = _name_target(entry)
+        if isinstance(entry, e.AskAnswered):
+            state = state or fold(run, records)
+            call = state.find_call(asked.get(entry.ask, CallId("")))
+            target = call.use.tool if call is not None else ""
+        actions.append(
+            AuditEntry(
+                at=record.at,
+                action=_name_action(entry),
+                actor=entry.by,
+                role=entry.role,
+                run=run,
+                seq=record.seq,
+                target=target,
+                outcome=entry.verdict if isinstance(entry, e.RequestNoted) else "done",
+                reason=entry.reason,
+            )
+        )
+    return actions
+
+
+def _name_action(entry: e.RequestEntry) -> str:
+    if isinstance(entry, e.AskAnswered):
+        return entry.decision.choice
+    kind = type(entry)
+    return next((name for each, name in ACTIONS.items() if each is kind), kind.__name__)
+
+
+def _name_target(entry: e.RequestEntry) -> str:
+    """Return the name of the thing that the request is about; never a text."""
+    match entry:
+        case e.RunStarted(agent=agent):
+            return agent
+        case e.CapRaised(caps=caps):
+            return ", ".join(f"{name}={most}" for name, most in caps.items())
+        case e.ToolUseRequested(tool=tool):
+            return tool
+        case e.RunHalted(scope=scope):
+            return scope
+        case e.RunImported(checkpoint=checkpoint):
+            return checkpoint
+        case e.CallSettled(call=call):
+            return call
+        case _:
+            return ""
+
+
+CSV_FIELDS: Final = (
+    *("time", "action", "actor", "role", "outcome", "run", "seq", "target", "reason"),
+    "address",
+)
+
+
+def iter_csv_values(values: dict[str, object]) -> Iterator[str]:
+    """Yield the values of one entry for CSV, in the order of `CSV_FIELDS`.
+
+    A spreadsheet takes a text that begins with one of these characters for a formula.
+    """
+    for name in CSV_FIELDS:
+        text = str(values.get(name, ""))
+        yield f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
