@@ -31,8 +31,8 @@ async def pay(amount: int) -> str:
 
 
 def make_agent() -> Agent:
-    script = [Use("pay", amount=5), "It is about money.", "Done."]
-    return Agent("clerk", model=ScriptedModel(script), tools=[pay])
+    model = ScriptedModel([Use("pay", amount=5), "It is about money.", "Done."])
+    return Agent("clerk", model=model, tools=[pay])
 
 
 async def run_with_controls(midrun: Midrun, agent: Agent) -> str:
@@ -108,7 +108,7 @@ async def test_a_server_stores_sign_ins_refusals_and_exports_and_shows_them_to_o
                         _ = [entry async for entry in vera.audit(since=HOUR_AGO)]
                 async with connect(url, token=make_token("olga")) as olga:
                     await (await olga.get(run)).export()
-                    await olga.halt("stop", scope=f"run:{run}")
+                    await olga.halt("stop", scope=f"run:{run}", actor=None)
                     found = [entry async for entry in olga.audit(since=HOUR_AGO)]
                     again = [entry async for entry in midrun.audit(since=HOUR_AGO)]
     stored = [entry for entry in found if not entry.seq]
