@@ -112,6 +112,30 @@ _SCOPE: Final = Arg("--scope", "all, agent:NAME, label:LABEL or run:ID", default
 _APP: Final = Arg("app", "file.py, file.py:agent or module:agent", "APP")
 
 
+_MONITORING_OPTIONS: Final = (
+    Arg(
+        "--log-format",
+        "text or json (text, unless the app configures logging itself)",
+        choices=("text", "json"),
+    ),
+    Arg(
+        "--log-level",
+        "the least severe records of midrun (info)",
+        choices=("debug", "info", "warning", "error"),
+    ),
+    Arg("--access-log", "log each request to the server", kind="flag"),
+    Arg(
+        "--metrics",
+        "serve metrics for Prometheus at http://HOST:PORT/metrics; beyond this machine "
+        "they need $MIDRUN_METRICS_TOKEN",
+        "HOST:PORT",
+    ),
+    Arg("--metrics-token-file", "file with $MIDRUN_METRICS_TOKEN", "FILE"),
+    Arg("--otel-metrics", "emit OpenTelemetry metrics", kind="flag"),
+)
+"""Logs and metrics of a worker or a server."""
+
+
 def _list_worker_options(engine: Arg) -> tuple[Arg, ...]:
     """Return the options of a process that drives runs: a worker or a server."""
     return (
@@ -155,28 +179,10 @@ def _list_worker_options(engine: Arg) -> tuple[Arg, ...]:
             kind="list",
         ),
         Arg("--spans", "emit OpenTelemetry spans", kind="flag"),
-        Arg(
-            "--log-format",
-            "text or json (text, unless the app configures logging itself)",
-            choices=("text", "json"),
-        ),
-        Arg(
-            "--log-level",
-            "the least severe records of midrun (info)",
-            choices=("debug", "info", "warning", "error"),
-        ),
-        Arg("--access-log", "log each request to the server", kind="flag"),
         Arg("--key-file", "file with the key of checkpoints ($MIDRUN_KEY)", "FILE"),
         Arg("--chain-key-file", "file with the chain key ($MIDRUN_CHAIN_KEY)", "FILE"),
         Arg("--webhook-secret-file", "file with $MIDRUN_WEBHOOK_SECRET", "FILE"),
-        Arg(
-            "--metrics",
-            "serve metrics for Prometheus at http://HOST:PORT/metrics; beyond this machine "
-            "they need $MIDRUN_METRICS_TOKEN",
-            "HOST:PORT",
-        ),
-        Arg("--metrics-token-file", "file with $MIDRUN_METRICS_TOKEN", "FILE"),
-        Arg("--otel-metrics", "emit OpenTelemetry metrics", kind="flag"),
+        *_MONITORING_OPTIONS,
     )
 
 
