@@ -38,7 +38,7 @@ MANY := -n $(JOBS) --randomly-seed=$(SEED)
 COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors.py
 
 .PHONY: help setup quick check test fix hooks lint types imports web bytecode programs tests postgres others examples \
-        coverage simulate mutants bench demo docs site package screenshots pins clean
+        coverage simulate mutants bench demo docs site package image screenshots pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -147,6 +147,10 @@ site: $(READY) ## build the documentation; a broken link is an error
 
 package: $(READY) ## check the wheel with each extra in an empty environment
 	$(BIN)/python tools/check_package.py
+
+image: ## build the container image and run it; needs a container runtime
+	docker build --file deploy/Dockerfile --tag midrun .
+	docker run --rm --read-only midrun config check worker
 
 screenshots: $(READY) programs ## make docs/images from a real server in a real browser, with the recording
 	$(BIN)/python -m tools.screenshots

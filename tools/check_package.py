@@ -7,10 +7,12 @@ the same bytes. Versions are constrained to those of requirements/dev.txt. A mod
 package of the development environment, and does not declare it, fails here.
 """
 
+import json
 import os
 import subprocess
 import sys
 import tomllib
+import urllib.request
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -123,9 +125,28 @@ def find_problem(folder: Path, wheel: Path, pins: Path, extra: str) -> str:
         _run(str(python), "-W", "error::SyntaxWarning", "-c", USES[extra])
         _run(str(python), "-m", "midrun", "--version")
         _run(str(home / "bin" / "midrun"), "--help")
+        if extra == "server":
+            check_demo(home)
     except subprocess.CalledProcessError as error:
         return f"FAILED: {error.stderr.strip().splitlines()[-1:] or error.cmd}"
     return ""
+
+
+def check_demo(home: Path) -> None:
+    """Start the demo from the installed wheel, as `pipx run` does, and open its page."""
+    command = [str(home / "bin" / "midrun"), "demo", "--json", "--no-browser", "--port", "0"]
+    env = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=home, env=env
+    ) as demo:
+        try:
+            assert demo.stdout is not None
+            url = json.loads(demo.stdout.readline())["url"].partition("#")[0]
+            with urllib.request.urlopen(url) as page:  # noqa: S310 - our own server
+                if b"<!doctype html>" not in page.read():
+                    raise subprocess.CalledProcessError(1, command, stderr="no page")
+        finally:
+            demo.terminate()
 
 
 def _installer(python: Path) -> list[str]:

@@ -117,7 +117,8 @@ class SettingSources:
         self._args = args
         self._environment = environment
         command = getattr(args, "command", "")
-        self.service = getattr(args, "service", command)
+        # `midrun users` changes the file that the server reads.
+        self.service = "serve" if command == "users" else getattr(args, "service", command)
         path = ""
         if hasattr(args, "config"):
             path = args.config or environment.get(f"{SETTINGS_PREFIX}CONFIG", "")
