@@ -37,7 +37,7 @@ MANY := -n $(JOBS) --randomly-seed=$(SEED)
 # `make coverage` requires 95 % of their lines and branches.
 COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors.py
 
-.PHONY: help setup quick check test fix hooks lint types imports web bytecode programs tests postgres others examples \
+.PHONY: help setup quick check test fix hooks lint types imports web bytecode programs tests postgres others portable examples \
         coverage simulate mutants bench demo docs site package image screenshots pins clean
 
 help: ## list the targets
@@ -114,6 +114,12 @@ LIBRARY := tests/journals $(addprefix tests/unit/,agents codec core driver mcp m
            -m "not once and not slow"
 others: $(READY) ## run the tests on each other supported Python that is installed
 	$(BIN)/python tools/other_pythons.py $(OTHER_VERSIONS) -- $(LIBRARY) $(MANY) $(ARGS)
+
+# Tests that read /proc, or need a Postgres server, are left out: they run on Linux only.
+PORTABLE := tests/journals $(addprefix tests/unit/,agents codec core models runs verify) \
+            tests/scenarios/promises -m "not once and not slow"
+portable: $(READY) ## the tests that run on macOS, too
+	$(PYTEST) $(MANY) $(PORTABLE) $(ARGS)
 
 # Blocks run in page order, so without shuffling. A page without such a block is left out, because
 # pytest fails if it collects nothing.

@@ -37,7 +37,7 @@ import anyio.abc
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from midrun.errors import StoreError
-from midrun.ports.environment import read_boot_clock
+from midrun.ports.platform import read_boot_clock
 from midrun.ports.store import Store
 
 HEARTBEATS_PER_TTL: Final = 6

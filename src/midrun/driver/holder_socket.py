@@ -21,12 +21,13 @@ Other accounts of the host can bind a name, too. That only makes a dead holder l
 
 import os
 import socket
-import sys
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+
+from midrun.ports import platform
 
 HOST_ID_CHARS: Final = 16
 """Hexadecimal characters of a host id: enough that no two hosts of a store have the same."""
@@ -37,8 +38,8 @@ NAMESPACE_PATH: Final = Path("/proc/self/ns/net")
 
 def read_host_id() -> str:
     """Return the id of this kernel and network namespace; empty if it is unknown."""
-    if sys.platform != "linux":
-        return ""  # only Linux has abstract names
+    if not platform.CURRENT.has_abstract_sockets:
+        return ""
     try:
         boot_id = BOOT_ID_PATH.read_text().strip()
         namespace = str(NAMESPACE_PATH.readlink())

@@ -23,14 +23,6 @@ def read_wall_clock() -> Micros:
     return Micros(time.time_ns() // 1000)
 
 
-def read_boot_clock() -> float:
-    """Return seconds since some point in the past; they go on while the machine sleeps."""
-    # A monotonic clock stops during suspend on Linux. After it, a worker must notice that its
-    # leases have expired. Systems without such a clock fall back to the monotonic one.
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return time.clock_gettime(clock)
-
-
 ID_BYTES = 11
 
 

@@ -41,6 +41,7 @@ from midrun.models.registry import model_of
 from midrun.ports.audit import AuditEntry, HasAuditLog
 from midrun.ports.environment import Environment
 from midrun.ports.model import Model
+from midrun.ports.platform import check_platform
 from midrun.ports.relay import open_relay
 from midrun.ports.store import Durability, HaltRecord, HasClock, Page, RunQuery, Store
 from midrun.runs import validation
@@ -175,6 +176,7 @@ class Midrun:
         retention: Mapping[str, timedelta | None] | None = None,
         outside: Environment | None = None,
     ) -> None:
+        check_platform("Midrun")
         self.agents = _collect_agents(agents)
         self._store_option = store
         self._engine = engine

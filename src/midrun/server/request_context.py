@@ -28,7 +28,8 @@ from midrun.codec.strict_json import JsonLimits, parse_json
 from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
 from midrun.core.values import Actor
 from midrun.errors import ControlRefused, CursorRefused, Misconfigured, RunErased, RunNotFound
-from midrun.ports.environment import read_boot_clock, read_wall_clock
+from midrun.ports.environment import read_wall_clock
+from midrun.ports.platform import read_boot_clock
 from midrun.ports.store import Page, RunQuery, RunRow, Store
 from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run

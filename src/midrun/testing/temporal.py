@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from midrun.ports.environment import read_boot_clock
+from midrun.ports.platform import read_boot_clock
 
 HOST: Final = "127.0.0.1"
 PROGRAM: Final = Path(sys.executable).parent / "temporal"

@@ -16,7 +16,8 @@ from starlette.routing import Mount
 from midrun import Actor, Agent, Midrun, Misconfigured
 from midrun.core.ids import MICROS_PER_SECOND, Micros
 from midrun.models import ScriptedModel, Use
-from midrun.ports.environment import read_boot_clock, read_wall_clock
+from midrun.ports.environment import read_wall_clock
+from midrun.ports.platform import read_boot_clock
 from midrun.server import App, Auth, Limits, Tokens, app
 from midrun.server import serve as serve_forever
 from midrun.server.admin import PROOF_HEADER

@@ -20,8 +20,8 @@ No call outlives the worker's right to make it:
 - The worker **dies**: its sockets close, and its zygote kills all calls and exits.
 - The worker **freezes**: its sockets stay open. The zygote reads the end of the lease from a
   page of memory that both share (`protocol.Deadline`), and kills all calls when it has passed.
-- The zygote **dies**: the kernel kills its children (PR_SET_PDEATHSIG, on Linux), and the
-  worker kills their process groups.
+- The zygote **dies**: the kernel kills its children (on other systems than Linux they kill
+  themselves), and the worker kills their process groups.
 
 `protocol` has the messages, `function_lookup` finds functions by name inside the zygote. Start
 with `zygote_client.Zygote`.

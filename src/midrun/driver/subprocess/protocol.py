@@ -12,7 +12,6 @@ kept in a page of memory that the zygote reads: see `Deadline`.
 import mmap
 import os
 import struct
-import sys
 from collections.abc import Coroutine
 from inspect import isasyncgen, isawaitable, isgenerator
 from tempfile import TemporaryFile
@@ -22,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from midrun.core.values import Json
+from midrun.ports import platform
 
 # Tasks: the function that a child runs, and its outcome.
 
@@ -260,7 +260,7 @@ class Deadline:
     many heartbeats came before it looked, and neither side can block the other. An aligned
     double is written and read as a whole, so no lock is needed.
 
-    The clock is `ports.environment.read_boot_clock`. It is the same in all processes of a
+    The clock is `ports.platform.read_boot_clock`. It is the same in all processes of a
     machine and also counts while the machine sleeps.
     """
 
@@ -283,7 +283,7 @@ class Deadline:
     def open_page(cls) -> int:
         """Return a file descriptor of a new page, for a `Deadline` here and in the zygote."""
         # An anonymous file: both processes map it, and it vanishes with the last of them.
-        if sys.platform == "linux":
+        if platform.CURRENT.has_memfd:
             fd = os.memfd_create("midrun-deadline")
         else:
             with TemporaryFile() as file:

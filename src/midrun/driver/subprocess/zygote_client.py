@@ -76,11 +76,12 @@ from midrun.driver.subprocess.protocol import (
     encode_frame,
 )
 from midrun.errors import Misconfigured
+from midrun.ports import platform
 
 BOOT_CODE: Final = (
-    "import sys; fds, worker, name, path, *sys.path = sys.argv[1:]; "
+    "import sys; fds, worker, system, name, path, *sys.path = sys.argv[1:]; "
     "from midrun.driver.subprocess.zygote_server import main; "
-    "main([int(fd) for fd in fds.split()], int(worker), name, path)"
+    "main([int(fd) for fd in fds.split()], int(worker), system, name, path)"
 )
 """The program of the zygote. It takes over the worker's `sys.path` before it imports midrun,
 which this interpreter might not find by itself."""
@@ -241,12 +242,13 @@ def _spawn_zygote(
 ) -> "subprocess.Popen[bytes]":
     name, path = get_main_module()
     import_path = [str(entry) for entry in sys.path]  # an entry may be a `Path`
-    arguments = [" ".join(map(str, fds)), str(os.getpid()), name, path]
+    system = platform.CURRENT
+    arguments = [" ".join(map(str, fds)), str(os.getpid()), system.name, name, path]
     return subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
         [sys.executable, "-P", "-c", BOOT_CODE, *arguments, *import_path],
         stdin=subprocess.DEVNULL,
         stdout=_get_stderr_fd(),
-        env=variables,
+        env={**system.tool_variables, **variables},
         pass_fds=fds,
         start_new_session=True,
     )
@@ -501,17 +503,15 @@ class Zygote:
     outside `if __name__ == "__main__":`, before the script does anything twice.
 
     Raises:
-        Misconfigured: this system cannot fork, or this process is a zygote that is importing
-            the module of a tool.
+        Misconfigured: this Python has no executable to start, or this process is a zygote that
+            is importing the module of a tool.
     """
 
     def __init__(self, holder_fd: int | None = None) -> None:
         refuse_while_importing()
-        if not hasattr(os, "fork") or not sys.executable:
-            raise Misconfigured(
-                "blocking tools",
-                "cannot run them: this system cannot fork. Declare them with in_process=True.",
-            )
+        if not sys.executable:
+            problem = "Cannot run them: the Python of this process has no executable."
+            raise Misconfigured("blocking tools", problem)
         self._task_group: TaskGroup | None = None
         self._processes: dict[ToolEnvironment, ZygoteProcess] = {}
         self._deadline = math.inf

@@ -47,7 +47,8 @@ from midrun.driver.subprocess.protocol import (
     decode_request,
     encode_frame,
 )
-from midrun.ports.environment import read_boot_clock
+from midrun.ports import platform
+from midrun.ports.platform import read_boot_clock
 
 DEADLINE_CHECK_S: Final = 1.0
 """The most seconds between two looks at the deadline.
@@ -63,7 +64,9 @@ has set up its signals stays pending, and is delivered when the child unblocks i
 """
 
 PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+PARENT_CHECK_S: Final = 0.5
+"""The most seconds between two looks at the worker, on a platform without a pidfd."""
 
 
 class ZygoteServer:
@@ -91,9 +94,13 @@ class ZygoteServer:
         os.set_blocking(self._wake_write_fd, False)
         self._install_signals()
         self._own_pid = os.getpid()
+        self._worker_pid = worker_pid
+        # Without a signal at the death of their parent, children watch the read end of this
+        # pipe. Only the zygote has the write end, so the read ends with it.
+        self._life_line = None if platform.CURRENT.has_parent_death_signal else os.pipe()
         self._sources: list[socket.socket | int] = [control, self._wake_read_fd]
         self._worker_pidfd: int | None = None
-        if hasattr(os, "pidfd_open"):
+        if platform.CURRENT.has_pidfd:
             # A closed socket alone does not show the end of the worker: a process that the
             # worker has forked may hold a copy of it open. A pidfd does show it.
             try:
@@ -116,16 +123,22 @@ class ZygoteServer:
         """Wait for the next message or signal and handle it; only queue new calls."""
         if timeout is None and self._call_by_pid:
             timeout = self._seconds_to_next_check()
+        if self._worker_pidfd is None:
+            timeout = PARENT_CHECK_S if timeout is None else min(timeout, PARENT_CHECK_S)
         ready, _, _ = select.select([*self._sources, *more], [], [], timeout)
         if self._has_lapsed():
             for pid in self._call_by_pid:
                 _signal_group(pid, signal.SIGKILL)
-        if self._worker_pidfd in ready:
+        has_pidfd = self._worker_pidfd is not None
+        if self._worker_pidfd in ready if has_pidfd else self._is_orphaned():
             self._exit()
         if self._wake_read_fd in ready:
             self._reap()
         if self._control in ready:
             self._read_request()
+
+    def _is_orphaned(self) -> bool:
+        return os.getppid() != self._worker_pid
 
     def _has_lapsed(self) -> bool:
         return read_boot_clock() >= self._deadline.moment
@@ -246,8 +259,8 @@ class ZygoteServer:
             os.setsid()
             # Have the kernel kill this child when the zygote dies. If the zygote died before
             # this line, the kernel will not do it: then the parent is another process now.
-            if _LIBC is not None:
-                _LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+            if self._life_line is None:
+                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
             if os.getppid() != self._own_pid:
                 os._exit(1)
             signal.set_wakeup_fd(-1)
@@ -262,6 +275,8 @@ class ZygoteServer:
             for _, other in self._queued_calls.values():
                 if other != fd:
                     os.close(other)
+            if self._life_line is not None:
+                _watch_life_line(*self._life_line)
             run_task(ChildChannel(fd), function)
         finally:
             os._exit(1)
@@ -292,6 +307,17 @@ class ZygoteServer:
         signal.set_wakeup_fd(self._wake_write_fd, warn_on_full_buffer=False)
 
 
+def _watch_life_line(read_fd: int, write_fd: int) -> None:
+    """Kill this child and its process group when the zygote dies."""
+    os.close(write_fd)
+
+    def watch() -> None:
+        os.read(read_fd, 1)  # returns when no process has the other end any more
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=watch, name="midrun-life-line", daemon=True).start()
+
+
 def _signal_group(pid: int, signal_number: int) -> None:
     """Signal the process group of `pid`; only `pid` if it has not called `setsid` yet."""
     try:
@@ -301,12 +327,15 @@ def _signal_group(pid: int, signal_number: int) -> None:
             os.kill(pid, signal_number)
 
 
-def main(fds: Sequence[int], worker_pid: int, main_name: str, main_path: str) -> Never:
-    """Run the zygote of the worker `worker_pid`.
+def main(
+    fds: Sequence[int], worker_pid: int, system: str, main_name: str, main_path: str
+) -> Never:
+    """Run the zygote of the worker `worker_pid`, on the platform that the worker names.
 
     `fds` are its socket to the worker and the page of the deadline, and perhaps the worker's
     holder socket. That one is only kept open, here and in the children.
     """
+    platform.CURRENT = platform.PLATFORMS.get(system, platform.CURRENT)
     for fd in fds:
         os.set_inheritable(fd, False)  # noqa: FBT003 - the name of the function says it
     control_fd, page_fd, *_ = fds

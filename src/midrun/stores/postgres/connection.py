@@ -25,7 +25,8 @@ from midrun.errors import (
     StoreFull,
     StoreUnreachable,
 )
-from midrun.ports.environment import Clock, read_boot_clock
+from midrun.ports.environment import Clock
+from midrun.ports.platform import read_boot_clock
 from midrun.ports.store import Durability
 from midrun.stores.postgres import queries
 

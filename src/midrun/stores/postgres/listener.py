@@ -19,7 +19,7 @@ from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.errors import StoreError, StoreUnreachable
-from midrun.ports.environment import read_boot_clock
+from midrun.ports.platform import read_boot_clock
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import (
     AnswerLost,

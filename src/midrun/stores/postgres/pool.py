@@ -11,7 +11,7 @@ from typing import Final, LiteralString, TypeVar
 import anyio
 
 from midrun.errors import StoreClosed
-from midrun.ports.environment import read_boot_clock
+from midrun.ports.platform import read_boot_clock
 from midrun.stores.postgres.connection import (
     AnswerLost,
     PostgresAddress,

@@ -19,7 +19,7 @@ from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import RunId
 from midrun.errors import StoreError
-from midrun.ports.environment import read_boot_clock
+from midrun.ports.platform import read_boot_clock
 from midrun.ports.relay import Listener
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import AnswerLost, PostgresAddress, PostgresConnection

@@ -29,8 +29,9 @@ from midrun.errors import (
     StoreUnreachable,
 )
 from midrun.ports.audit import AuditEntry
-from midrun.ports.environment import Clock, read_boot_clock
+from midrun.ports.environment import Clock
 from midrun.ports.follower_cursors import FollowerCursors
+from midrun.ports.platform import read_boot_clock
 from midrun.ports.relay import Relay
 from midrun.ports.store import (
     AppendResult,

@@ -17,7 +17,7 @@ from midrun.driver.subprocess.function_lookup import mark_importing
 from midrun.driver.subprocess.protocol import Died, FunctionOutcome, Raised, Returned
 from midrun.driver.subprocess.zygote_client import Zygote
 from midrun.errors import Misconfigured
-from midrun.ports.environment import read_boot_clock
+from midrun.ports.platform import read_boot_clock
 from tests.support.conditions import wait_until
 from tests.support.paths import ROOT
 from tests.unit.driver.subprocess.process_calls import (
@@ -54,12 +54,12 @@ def script(name: str, *arguments: object) -> Iterator["subprocess.Popen[str]"]:
 
 @pytest.mark.parametrize("copies", [0, 1], ids=["alone", "with a forked copy"])
 async def test_a_killed_runtime_leaves_no_tool_process_behind(
-    tmp_path: Path, copies: int
+    tmp_path: Path, platform_name: str, copies: int
 ) -> None:
     """SIGKILL leaves no time to stop them, and a forked copy may hold the sockets open."""
     middle, others = GatedCall(tmp_path), Fifo(tmp_path / "others")
-    arguments = (middle.fifo.path, middle.gate.path, middle.effect, others.path, copies)
-    with script("holding.py", *arguments) as process:
+    paths = (middle.fifo.path, middle.gate.path, middle.effect, others.path)
+    with script("holding.py", *paths, copies, platform_name) as process:
         pids = await middle.fifo.read_numbers()
         zygote, *copied = await others.read_numbers()
         watches = [ProcessEnd(pid) for pid in (*pids, zygote)]
@@ -203,13 +203,6 @@ async def test_no_zygote_process_starts_without_a_blocking_call() -> None:
     """Agents without blocking tools need no process."""
     async with Zygote() as zygote:
         assert not zygote._processes
-
-
-def test_a_system_that_cannot_fork_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Windows, blocking tools must be declared with `in_process=True`."""
-    monkeypatch.delattr(os, "fork")
-    with pytest.raises(Misconfigured, match="in_process=True"):
-        Zygote()
 
 
 def test_no_runtime_starts_while_tools_are_imported() -> None:

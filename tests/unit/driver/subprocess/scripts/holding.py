@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 
 from midrun.driver.subprocess.zygote_client import Zygote
+from midrun.ports import platform
 from tests.unit.driver.subprocess.process_calls import ignore_callback, make_task
 
 
@@ -18,8 +19,11 @@ def write_pids(fifo: str, pids: list[int]) -> None:
     Path(fifo).write_text(" ".join(map(str, pids)))
 
 
-async def main(begun: str, gate: str, effect: str, others: str, copies: str) -> None:
+async def main(
+    begun: str, gate: str, effect: str, others: str, copies: str, system: str
+) -> None:
     """Run the tool until this process is killed."""
+    platform.CURRENT = platform.PLATFORMS[system]
     async with Zygote() as zygote:
         await zygote.run_to_end(
             make_task("add", {"a": 1}),
