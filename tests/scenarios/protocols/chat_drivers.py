@@ -190,7 +190,8 @@ class AguiDriver(ChatDriver):
         assert isinstance(messages, list)
         for message in messages:
             turn = [] if message["role"] == "user" else [*turn, message]
-        own = msgspec.convert(done["state"], dict[str, dict[str, dict[str, object]]])
+        own = msgspec.convert(done["state"], dict[str, JsonObject]).get("midrun", {})
+        run = msgspec.convert(own.get("run", {}), JsonObject)
         starts = [e for e in self._client.events if e["type"] == "TOOL_CALL_START"]
         errors = [e for e in self._client.events if e["type"] == "RUN_ERROR"]
         reports = [e["value"] for e in self._client.events if e.get("name") == "midrun.report"]
@@ -198,7 +199,7 @@ class AguiDriver(ChatDriver):
         questions = [str(i["message"]) for i in self._list_interrupts()]
         return Reply(
             text="\n".join([*texts, *questions, *map(str, reports)]),
-            phase=str(own["midrun"]["run"]["phase"]),
+            phase=str(run.get("phase", "")),
             error=" ".join(str(event["message"]) for event in errors),
             tools=[str(event["toolCallName"]) for event in starts],
         )
@@ -411,6 +412,7 @@ COMPLETIONS: Final = "chat-completions"
 
 OPENERS: Final = {
     "ai-sdk": _open_ai_sdk,
+    "ag-ui": _open_agui,
     COMPLETIONS: _open_completions,
     "responses": _open_responses,
 }

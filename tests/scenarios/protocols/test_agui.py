@@ -1,4 +1,7 @@
-"""AG-UI with its unmodified clients (current, and before 1.0), and over plain HTTP."""
+"""AG-UI with its unmodified clients (current, and before 1.0), and over plain HTTP.
+
+`test_chat_adapters.py` has the behavior that all chat protocols share.
+"""
 
 from contextlib import AsyncExitStack
 from typing import Literal
@@ -10,7 +13,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun import Agent, ask_human, tool
-from midrun.core.entries import AskAnswered, RunStarted
+from midrun.core.entries import AskAnswered
 from midrun.core.ids import CallId, RunId
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
@@ -130,32 +133,6 @@ async def test_a_client_before_1_0_gets_a_child_run_as_a_tool_call(
         assert get_texts(done["messages"], "assistant")[-1] == "All done."
         assert get_texts(done["messages"], "tool") == ["It is x."]
         assert not [kind for kind in client.event_types if kind.startswith("SUBAGENT")]
-
-
-async def test_a_pause_is_an_interrupt_whose_answer_resumes_with_an_instruction(
-    serve_agent: ServeAgent, stage: ControllableTools
-) -> None:
-    agent = stage.agent(Use("read", name="x"), "Done as told.")
-    async with (
-        serve_agent(agent) as server,
-        run_client(CURRENT_CLIENT, f"{server.url}/agui/actor") as client,
-    ):
-        await client.send(run={"thread": "t", "say": "Go."})
-        await client.wait_for_event("TOOL_CALL_END")
-        await stage.start("x").wait()
-        run = await server.get_only_run()
-        await run.pause(now=True, actor="ada")
-        done = await client.wait_for_end()
-        assert done["outcome"] == "interrupt"
-        interrupt = get_single_item(done["pending"])
-        stage.gate("x").set()
-        answer = {"interruptId": interrupt, "status": "resolved"}
-        payload = {"instruction": "Be brief."}
-        await client.send(run={"thread": "t", "resume": [{**answer, "payload": payload}]})
-        done = await client.wait_for_end()
-        assert get_texts(done["messages"], "assistant")[-1] == "Done as told."
-        assert (await run.view()).phase == "completed"
-        assert "Be brief." in str([item async for item in run.feed()])
 
 
 async def test_a_client_before_1_0_gets_a_custom_pause_event_and_resumes_by_a_message(
@@ -321,24 +298,6 @@ async def test_a_question_is_answered_by_resuming_its_interrupt(
         assert (await run.view()).phase == "completed"
 
 
-async def test_a_dropped_stream_pauses_the_run_after_its_grace(
-    serve_agent: ServeAgent, stage: ControllableTools
-) -> None:
-    """`abortRun` and a closed tab both only drop the socket; a pause fits both."""
-    agent = stage.agent(Use("read", name="x"), "Done.")
-    async with (
-        serve_agent(agent, Bridges(grace_s=0.05)) as server,
-        run_client(CURRENT_CLIENT, f"{server.url}/agui/actor") as client,
-    ):
-        await client.send(run={"thread": "t", "say": "Go."})
-        await client.wait_for_event("TOOL_CALL_END")
-        await stage.start("x").wait()
-        await client.send(abort=True)
-        run = await server.get_only_run()
-        view = await run.until("paused")
-        assert view.phase_by == "olga"
-
-
 async def test_a_dropped_stream_does_not_pause_with_on_disconnect_continue(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
@@ -351,22 +310,6 @@ async def test_a_dropped_stream_does_not_pause_with_on_disconnect_continue(
         stage.gate("x").set()
         run = await server.get_only_run()
         assert (await run.until("completed")).output == "Done."
-
-
-async def test_the_thread_of_another_user_with_the_same_name_is_not_joined(
-    serve_agent: ServeAgent, stage: ControllableTools
-) -> None:
-    agent = stage.agent("Secret.")
-    async with serve_agent(agent) as server:
-        await (await server.mid.start("actor", "Hm.", thread="t", actor="ann")).result()
-        async with run_client(CURRENT_CLIENT, f"{server.url}/agui/actor", "bob") as client:
-            await client.send(run={"thread": "t", "say": "What was said?"})
-            done = await client.wait_for_end()
-            assert get_texts(done["messages"], "user") == ["What was said?"]
-            row = (await server.mid.runs()).items[0]
-            (record,) = await server.mid.store.read(row.run_id, limit=1)
-            assert isinstance(record.entry, RunStarted)
-            assert (record.entry.by, record.entry.history) == ("bob", ())
 
 
 # ── events over plain HTTP ────────────────────────────────────────────────────────────────

@@ -1,10 +1,13 @@
-"""The Vercel AI SDK: the unmodified package `ai`, versions 6 and 7, and plain HTTP."""
+"""The Vercel AI SDK: the unmodified package `ai`, versions 6 and 7, and plain HTTP.
+
+`test_chat_adapters.py` has the behavior that all chat protocols share.
+"""
 
 import anyio.lowlevel
 import pytest
 
-from midrun import Actor, Agent, ask_human, tool
-from midrun.core.entries import PauseRequested, RedirectRequested
+from midrun import Actor, Agent, tool
+from midrun.core.entries import PauseRequested
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
@@ -12,7 +15,7 @@ from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.protocols.conftest import ServeAgent, open_http_client
 from tests.scenarios.protocols.node_clients import run_ai_sdk
 from tests.support.gated_model import GatedModel, GatedReply
-from tests.support.run_journal import read_entries, wait_for_entry
+from tests.support.run_journal import read_entries
 from tests.unit.server.conftest import make_token
 
 pytestmark = pytest.mark.once
@@ -38,30 +41,6 @@ def make_paying_agent(paid: list[int]) -> Agent:
 
     model = ScriptedModel([["Paying. ", Use("pay", amount=9)], conclude])
     return Agent("actor", model=model, tools=[pay])
-
-
-@BOTH_VERSIONS
-async def test_a_run_is_streamed_as_one_message_with_its_calls(
-    serve_agent: ServeAgent, stage: ControllableTools, kind: str
-) -> None:
-    """Text of a model that imitates the protocol stays text."""
-    hostile = 'It is a.\n\ndata: {"type":"finish"}\n\n<script>alert(1)</script>'
-    agent = stage.agent(["Looking it up.", Use("quick", name="a")], hostile)
-    async with (
-        serve_agent(agent) as server,
-        run_ai_sdk(kind, f"{server.url}/ai/actor") as client,
-    ):
-        await client.send(open={"id": "t"})
-        await client.send(send="What is it?")
-        await client.wait_for_done("send")
-        assert client.status == "ready"
-        assert [message["role"] for message in client.messages] == ["user", "assistant"]
-        assert client.get_text() == f"Looking it up.{hostile}"
-        assert client.get_tools() == [("quick", "output-available")]
-        run = client.get_data("midrun")["run"]
-        assert isinstance(run, dict)
-        assert run["phase"] == "completed"
-        assert (await (await server.get_only_run()).view()).thread == "t"
 
 
 @BOTH_VERSIONS
@@ -153,74 +132,6 @@ async def test_a_decision_about_an_approval_continues_the_message(
         await (await server.get_only_run()).until("completed")
 
 
-async def test_a_reloaded_client_decides_an_approval_and_the_loser_of_a_race_is_told(
-    serve_agent: ServeAgent,
-) -> None:
-    paid: list[int] = []
-    async with serve_agent(make_paying_agent(paid)) as server:
-        url = f"{server.url}/ai/actor"
-        async with run_ai_sdk(AI_7, url) as first, run_ai_sdk(AI_7, url) as reloaded:
-            await first.send(open={"id": "t"})
-            await first.send(send="Pay.")
-            await first.wait_for_done("send")
-            await reloaded.send(open={"id": "t", "load": True})
-            await reloaded.wait_for_done("open")
-            assert reloaded.get_tools() == [("pay", "approval-requested")]
-            await reloaded.send(decide={"approved": True})
-            await reloaded.wait_for_text("It was paid.")
-            await first.send(decide={"approved": False})
-            while not first.errors:
-                await first.read_change()
-        assert paid == [9]
-
-
-async def test_a_question_is_text_and_the_next_message_is_its_answer(
-    serve_agent: ServeAgent,
-) -> None:
-    def conclude(messages: Transcript) -> str:
-        return f"You said {messages[-1].uses[0].result}."
-
-    model = ScriptedModel([Use("ask_human", question="Red or blue?"), conclude])
-    async with (
-        serve_agent(Agent("actor", model=model, tools=[ask_human])) as server,
-        run_ai_sdk(AI_7, f"{server.url}/ai/actor") as client,
-    ):
-        await client.send(open={"id": "t"})
-        await client.send(send="Paint.")
-        await client.wait_for_done("send")
-        assert client.get_text() == "Red or blue?"
-        await client.send(send="red")
-        await client.wait_for_done("send")
-        assert client.get_text() == "You said red."
-
-
-async def test_a_message_to_a_working_run_redirects_it(
-    serve_agent: ServeAgent, stage: ControllableTools
-) -> None:
-    """Its message has the result of the call that was in flight when it was sent."""
-
-    def conclude(messages: Transcript) -> str:
-        return f"As you said: {[t.text for t in messages if t.role == 'user'][-1]}"
-
-    agent = stage.agent(Use("slow", name="x"), conclude)
-    async with serve_agent(agent) as server:
-        url = f"{server.url}/ai/actor"
-        async with run_ai_sdk(AI_7, url) as first, run_ai_sdk(AI_7, url) as second:
-            await first.send(open={"id": "t"})
-            await first.send(send="Go.")
-            await stage.start("x").wait()
-            await second.send(open={"id": "t", "load": True})
-            await second.wait_for_done("open")
-            await second.send(send="Be brief.")
-            run = await server.get_only_run()
-            await wait_for_entry(run, RedirectRequested)
-            stage.gate("x").set()
-            await second.wait_for_done("send")
-            assert "Be brief." in second.get_text()
-            assert second.get_tools() == [("slow", "output-available")]
-            assert second.errors == []
-
-
 async def test_a_failed_run_is_an_error_and_regenerate_resumes_it(
     serve_agent: ServeAgent,
 ) -> None:
@@ -247,21 +158,6 @@ async def test_a_failed_run_is_an_error_and_regenerate_resumes_it(
         await client.wait_for_done("regenerate")
         assert client.get_text() == "Done."
         assert (await (await server.get_only_run()).view()).phase == "completed"
-
-
-async def test_a_client_that_leaves_pauses_its_run_after_the_grace(
-    serve_agent: ServeAgent, stage: ControllableTools
-) -> None:
-    agent = stage.agent(Use("read", name="x"), "Done.")
-    async with (
-        serve_agent(agent, Bridges(grace_s=0.05)) as server,
-        run_ai_sdk(AI_7, f"{server.url}/ai/actor") as client,
-    ):
-        await client.send(open={"id": "t"})
-        await client.send(send="Go.")
-        await stage.start("x").wait()
-        await client.send(leave=None)
-        await (await server.get_only_run()).until("paused")
 
 
 async def test_a_message_that_is_sent_again_gets_the_same_reply_and_no_second_run(

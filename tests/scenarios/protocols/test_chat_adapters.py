@@ -39,6 +39,11 @@ def conclude_from_user(messages: Transcript) -> str:
     return f"As you said: {[turn.text for turn in messages if turn.role == 'user'][-1]}"
 
 
+def list_texts(messages: Transcript) -> str:
+    """Return a reply with all texts so far."""
+    return " ".join(turn.text for turn in messages)
+
+
 def make_paying_agent(paid: list[int]) -> Agent:
     """Return an agent that pays once, after an approval."""
 
@@ -68,6 +73,23 @@ async def test_a_message_starts_a_run_whose_text_and_calls_are_streamed(
         assert set(reply.tools) == {"quick"}
         view = await (await server.get_only_run()).view()
         assert (view.thread, view.task) == ("t", "What is it?")
+
+
+@EACH_PROTOCOL
+async def test_a_message_after_the_end_starts_the_next_run_of_the_thread(
+    serve_agent: ServeAgent, kind: str
+) -> None:
+    """The agent has the conversation so far, and the client shows it in its order."""
+    model = ScriptedModel(["One.", list_texts])
+    async with (
+        serve_agent(Agent("actor", model=model)) as server,
+        open_chat(kind, server.url) as chat,
+    ):
+        await chat.send("First.")
+        assert (await chat.wait_for_end()).text == "One."
+        await chat.send("Second.")
+        assert (await chat.wait_for_end()).text == "First. One. Second."
+        assert {view.thread for view in (await server.mid.runs()).items} == {"t"}
 
 
 @EACH_PROTOCOL

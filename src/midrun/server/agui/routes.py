@@ -11,8 +11,10 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
+from midrun.core.state import State
 from midrun.core.values import TERMINAL_PHASES, Json
 from midrun.server.agui.inputs import (
+    ClientMessage,
     ConnectInput,
     JoinedRun,
     RunAgentInput,
@@ -34,6 +36,9 @@ from midrun.server.request_context import RequestContext, json_response
 from midrun.server.schemas import to_wire
 
 PROTOCOL_VERSION: Final = "1.0"
+
+UNLISTED_ROLES: Final = frozenset({"reasoning", "activity"})
+"""Roles of messages that a client keeps beside the conversation."""
 
 
 async def run_agent(context: RequestContext) -> Response:
@@ -113,6 +118,7 @@ class SegmentStream(ChatStream):
     ) -> None:
         super().__init__(context, joined.run, self._write_segment)
         self._input = agui_input
+        self._messages = ClientMessages(agui_input.messages)
         self._joined = joined
         self._replay = replay
         self.is_finished = replay  # leaving a replay does not stop the run
@@ -121,16 +127,18 @@ class SegmentStream(ChatStream):
         agui_input, run, state = self._input, self._joined.run, self._joined.state
         segment = AguiSegment(state, is_current_version=agui_input.is_current_version)
         own = {"threadId": agui_input.thread_id, "runId": agui_input.run_id}
-        await _write_events(
+        await self._write(
             writer, [{"type": "RUN_STARTED", **own, "protocolVersion": PROTOCOL_VERSION}]
         )
         if self._joined.unused:
             value = self._joined.unused
-            await _write_events(
+            await self._write(
                 writer, [{"type": "CUSTOM", "name": "midrun.unused", "value": value}]
             )
         if self._replay:
-            await _write_events(writer, await self._make_snapshots(segment))
+            await self._write(writer, await self._make_snapshots(segment))
+        else:
+            await self._write(writer, self._make_first_snapshots(state))
         # The request may have changed nothing, or left the run at rest, as an answer to one
         # of two questions does. Then no later entry ends the segment: it ends with the entry
         # that is the newest now. So the feed is followed at least up to `now.seq`, and from
@@ -139,13 +147,20 @@ class SegmentStream(ChatStream):
         if now.seq > state.seq or now.phase not in RESTING_PHASES:
             async with aclosing(run.feed(state.seq)) as feed:
                 async for item in feed:
-                    await _write_events(writer, segment.translate(item))
+                    await self._write(writer, segment.translate(item))
                     if item.seq is not None and item.seq >= now.seq and segment.is_at_rest:
                         break
-        await _write_events(writer, segment.close_all())
-        await _write_events(writer, await self._make_snapshots(segment))
-        await _write_events(writer, final_events(segment, agui_input, pause_as=self._pause_as))
+        await self._write(writer, segment.close_all())
+        await self._write(writer, await self._make_snapshots(segment))
+        await self._write(writer, final_events(segment, agui_input, pause_as=self._pause_as))
         self.is_finished = True
+
+    async def _write(self, writer: SseWriter, events: Iterable[AguiEvent]) -> None:
+        lines = []
+        for event in events:
+            self._messages.apply_event(event)
+            lines.append(b"data: %b\n\n" % msgspec.json.encode(event))
+        await writer.write(b"".join(lines))
 
     @property
     def _pause_as(self) -> str:
@@ -159,12 +174,22 @@ class SegmentStream(ChatStream):
         shown = await self._context.server.views.show_run(self._joined.run.id)
         root = mount_path(self._context.request.scope)
         view = {"run": to_wire(shown), "control_url": f"{root}/v1/runs/{shown.run_id}"}
-        # The client's own ids of its messages, by text: it recognises its messages by them.
-        ids = {message.text: message.id for message in self._input.messages if message.id}
-        return [
-            _view_event(self._input.state, view),
-            {"type": "MESSAGES_SNAPSHOT", "messages": list_messages(segment.state, ids)},
-        ]
+        messages = list_messages(segment.state, self._messages.own_ids)
+        snapshots = self._messages.make_snapshots(messages)
+        return [_view_event(self._input.state, view), *snapshots]
+
+    def _make_first_snapshots(self, state: State) -> list[AguiEvent]:
+        """Return the messages so far, if the client does not have all of them.
+
+        It may be another client than the one that began the thread, or have been reloaded.
+        """
+        messages = list_messages(state, self._messages.own_ids)
+        if self._messages.has_all(messages):
+            return []
+        newest = self._input.newest_message
+        if newest is not None and newest.id not in {message["id"] for message in messages}:
+            messages.append({"id": newest.id, "role": "user", "content": newest.text})
+        return self._messages.make_snapshots(messages)
 
 
 def _view_event(state: Json, view: AguiEvent) -> AguiEvent:
@@ -182,6 +207,45 @@ def _view_event(state: Json, view: AguiEvent) -> AguiEvent:
     return {"type": "CUSTOM", "name": "midrun.state", "value": view}
 
 
-async def _write_events(writer: SseWriter, events: Iterable[AguiEvent]) -> None:
-    lines = [b"data: %b\n\n" % msgspec.json.encode(event) for event in events]
-    await writer.write(b"".join(lines))
+class ClientMessages:
+    """The messages of a client in its order, as far as they are sent by a segment.
+
+    A client applies a snapshot by the ids: it keeps its own order for the messages that it has,
+    removes those that the snapshot does not have, and appends the others. If the journal has
+    another order (another client sent a message meanwhile), one snapshot is not enough. Then a
+    first one removes everything behind the part that both have in common.
+    """
+
+    def __init__(self, messages: Iterable[ClientMessage]) -> None:
+        known = [message for message in messages if message.role not in UNLISTED_ROLES]
+        self._ids = [message.id for message in known]
+        # The client's own ids of its messages, by text: it recognises its messages by them.
+        self.own_ids = {message.text: message.id for message in known if message.id}
+
+    def has_all(self, messages: Iterable[AguiEvent]) -> bool:
+        """Return whether the client has these messages."""
+        return {message["id"] for message in messages} <= set(self._ids)
+
+    def apply_event(self, event: AguiEvent) -> None:
+        """Record the message that an event adds to the client's messages."""
+        own = None
+        if event["type"] in {"TEXT_MESSAGE_START", "TOOL_CALL_RESULT"}:
+            own = str(event["messageId"])
+        elif event["type"] == "TOOL_CALL_START":
+            own = str(event.get("parentMessageId") or event["toolCallId"])
+        if own is not None and own not in self._ids:
+            self._ids.append(own)
+
+    def make_snapshots(self, messages: list[AguiEvent]) -> list[AguiEvent]:
+        """Return the snapshots after which the client has these messages, in their order."""
+        ids = [str(message["id"]) for message in messages]
+        kept = [own for own in self._ids if own in ids]
+        common = 0
+        while common < min(len(kept), len(ids)) and kept[common] == ids[common]:
+            common += 1
+        snapshots: list[AguiEvent] = [{"type": "MESSAGES_SNAPSHOT", "messages": messages}]
+        if common < len(kept):
+            cut: AguiEvent = {"type": "MESSAGES_SNAPSHOT", "messages": messages[:common]}
+            snapshots.insert(0, cut)
+        self._ids = ids
+        return snapshots
