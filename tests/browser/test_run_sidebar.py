@@ -10,7 +10,7 @@ from pydantic_ai.models.test import TestModel
 
 from midrun import host
 from midrun.stops import MaxCost, MaxSteps
-from tests.browser.harness import Harness, wait_until
+from tests.browser.harness import Harness, find_violations, wait_until
 from tests.browser.run_page import PLAN, open_at_tool, open_run_page
 from tests.browser.stage import Hold, Stage, Use
 from tests.unit.server.conftest import ACTORS
@@ -212,3 +212,23 @@ async def test_a_hosted_agent_names_its_framework_and_its_undeclared_tools(
     await expect(facts).to_contain_text("hosted from pydantic-ai")
     link = facts.get_by_role("link", name="1 tool undeclared: no undo, never repeated")
     await expect(link).to_have_attribute("href", re.compile("docs/guides$"))
+
+
+async def test_a_demo_run_suggests_what_to_try(harness: Harness, stage: Stage) -> None:
+    """A tip fills the line below, and is marked when its entry is in the journal."""
+    site = await harness.site(stage.play(Use("slow", name="work"), "Done.", "Done."))
+    run = await site.mid.start("actor", "Look", actor=ACTORS["olga"], labels=["demo"])
+    await stage.start("work").wait()
+    page = await harness.page(site, f"/runs/{run.id}", bypass_csp=True)
+    tips = page.locator("midrun-tips")
+    await expect(tips.locator("[data-tried=true]")).to_have_count(0)
+    assert await find_violations(page) == []
+    await tips.get_by_role("button", name="Start writing").press("Enter")
+    await expect(page.get_by_label("What should happen next?")).to_have_value("Start writing")
+    await page.keyboard.press("Enter")
+    await expect(tips.locator("[data-tried=true]")).to_contain_text("Redirect it")
+    await tips.get_by_role("button", name="Close the tips").click()
+    await expect(tips).to_be_hidden()
+    await page.reload()
+    await expect(page.locator("midrun-caps")).to_be_visible()
+    await expect(tips).to_be_hidden()

@@ -12,7 +12,7 @@
  * Slot `empty`: shown while there is nothing to decide, if the element stands alone.
  */
 import { css, live, nothing, repeat } from "./lit.js";
-import { artifactsOfCall } from "./artifacts.js";
+import { artifactsOfCall, openArtifact } from "./artifacts.js";
 import { Problem } from "./api.js";
 import { formatDecider, formatExact, formatTooLate, formatValue, isTooLate, withoutOptions } from "./ask-text.js";
 import { fieldStyle, formatCall, humanizeName, parseJson, renderValue } from "./call-text.js";
@@ -96,6 +96,12 @@ export class Asks extends StoreElement {
         border: 1px solid var(--line);
         border-radius: 8px;
         background: var(--bg);
+      }
+      .subject midrun-file {
+        --preview-height: 260px; /* the buttons below stay in reach */
+      }
+      .subject .link {
+        justify-self: start;
       }
       :host {
         scroll-margin: 10px;
@@ -386,20 +392,14 @@ export class Asks extends StoreElement {
     const root = this.getRootNode();
     const hasPanel = root instanceof ShadowRoot && root.host.localName === "midrun-run";
     return artifactsOfCall(this.view?.artifacts ?? [], call, args).map(({ name, version, file }) => {
-      const open = () => this._openArtifact(name, version);
       return html`<div class="subject">
         <span class="dim">Artifact “${name}”${version > 1 ? `, version ${version}` : ""}</span>
         <midrun-file .store=${this.store} .file=${file} .isOpen=${true}></midrun-file>
         ${hasPanel && version > 1
-          ? html`<button class="link" aria-haspopup="dialog" @click=${open}>Versions and changes</button>`
+          ? html`<button class="link" aria-haspopup="dialog" @click=${() => openArtifact(this, name, version)}>Versions and changes</button>`
           : nothing}
       </div>`;
     });
-  }
-
-  /** Let `<midrun-run>` open its panel. @param {string} name @param {number} version */
-  _openArtifact(name, version) {
-    this.dispatchEvent(new CustomEvent("midrun-artifact", { detail: { name, version }, bubbles: true, composed: true }));
   }
 
   /** @param {Ask} ask */

@@ -170,9 +170,13 @@ export class Composer extends StoreElement {
     saveDraft(`${this._draftName} how`, this.text && this.isQuestion ? "aside" : "");
   }
 
-  /** Focus the field to write an instruction or a question. @param {boolean} isQuestion */
-  open(isQuestion) {
+  /**
+   * Focus the field to write an instruction or a question.
+   * @param {boolean} isQuestion @param {string} [text] put into the field if it is empty
+   */
+  open(isQuestion, text = "") {
     this.isQuestion = isQuestion;
+    this.text ||= text;
     this._saveDraft();
     this._focusField();
   }

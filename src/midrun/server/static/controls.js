@@ -191,13 +191,16 @@ export class MidrunControls extends StoreElement {
     await this._send(button.command, caps, { ifSeen, label: button.label });
   }
 
-  /** Focus the composer to write an instruction or a side question. @param {boolean} isQuestion */
-  openComposer(isQuestion) {
+  /**
+   * Focus the composer to write an instruction or a side question.
+   * @param {boolean} isQuestion @param {string} [text] put into the field if it is empty
+   */
+  openComposer(isQuestion, text = "") {
     const run = this.view;
     const isPossible = run && (isQuestion ? canAsk(run) : run.controls.redirect.enabled || isFinished(run));
     if (!isPossible || this.sheet === "cancel") return;
     this.notice = "";
-    this._composer?.open(isQuestion);
+    this._composer?.open(isQuestion, text);
   }
 
   get _composer() {

@@ -36,14 +36,14 @@ export class FileView extends StoreElement {
         font-size: 13px;
       }
       .preview {
-        max-height: 420px;
+        max-height: var(--preview-height, 420px);
       }
       .preview img {
-        max-height: 320px;
+        max-height: var(--picture-height, 320px);
         border: 1px solid var(--line);
       }
       .placeholder {
-        height: 160px;
+        height: var(--picture-height, 160px);
         border: 1px dashed var(--line);
         border-radius: 6px;
       }

@@ -14,6 +14,7 @@ import { renderFiles } from "./file-view.js";
 import { NewsDetector } from "./notifications.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
+import "./artifact-dialog.js";
 import "./artifacts.js";
 import "./asks.js";
 import "./caps.js";
@@ -27,6 +28,7 @@ import "./steps.js";
 import "./takeover.js";
 import "./thread.js";
 import "./timeline.js";
+import "./tips.js";
 import { html } from "./template.js";
 
 /** By style: the symbol in the page's title. */
@@ -95,6 +97,10 @@ export class MidrunRun extends StoreElement {
       }
       .facts a {
         color: inherit;
+      }
+      .title midrun-file {
+        --picture-height: 110px;
+        --preview-height: 240px;
       }
       h1 {
         font-size: 20px;
@@ -232,10 +238,16 @@ export class MidrunRun extends StoreElement {
       </button>`;
   }
 
-  /** Open an artifact that a row of the transcript names. @param {CustomEvent<{name: string, version: number}>} event */
+  /** Open an artifact that a part of this element names. @param {CustomEvent<{name: string, version: number}>} event */
   _openArtifact({ detail }) {
-    const panel = /** @type {import("./artifacts.js").Artifacts | null} */ (this.renderRoot.querySelector("midrun-artifacts"));
-    void panel?.show(detail.name, detail.version);
+    const dialog = this.renderRoot.querySelector("midrun-artifact-dialog");
+    void /** @type {import("./artifact-dialog.js").ArtifactDialog | null} */ (dialog)?.show(detail.name, detail.version);
+  }
+
+  /** Put the text of a tip into the composer. @param {CustomEvent<{text: string, isQuestion: boolean}>} event */
+  _takeSuggestion({ detail }) {
+    const bar = this.renderRoot.querySelector("midrun-controls");
+    /** @type {import("./controls.js").MidrunControls | null} */ (bar)?.openComposer(detail.isQuestion, detail.text);
   }
 
   get _steps() {
@@ -257,8 +269,9 @@ export class MidrunRun extends StoreElement {
         @midrun-item=${(/** @type {CustomEvent<number>} */ { detail }) => this._steps?.showItem(detail)}
       ></midrun-plan>
       <div class="main">
-        <midrun-report .store=${store}></midrun-report>
+        ${run.phase === "completed" ? nothing : renderReport(store)}
         ${isFinished ? html`${renderResult(store)}${renderArtifacts(store)}` : nothing}
+        ${run.phase === "completed" ? renderReport(store) : nothing}
         <midrun-steps .store=${store}></midrun-steps>
         ${isFinished ? nothing : renderResult(store)}
         <midrun-timeline .store=${store}></midrun-timeline>
@@ -268,18 +281,23 @@ export class MidrunRun extends StoreElement {
         <midrun-asks .store=${store}></midrun-asks>
         <midrun-frames .store=${store}></midrun-frames>
         ${isFinished ? nothing : renderArtifacts(store)}
+        <midrun-tips .store=${store} @midrun-suggestion=${this._takeSuggestion}></midrun-tips>
         <midrun-caps .store=${store}></midrun-caps>
         <midrun-effects .store=${store}></midrun-effects>
         <midrun-takeover .store=${store}></midrun-takeover>
         <midrun-thread .store=${store}></midrun-thread>
         <slot name="side"></slot>
       </div>
+      <midrun-artifact-dialog .store=${store}></midrun-artifact-dialog>
     </div>`;
   }
 }
 
 /** Render the result: above the transcript of a finished run, below that of a failed one. @param {import("./run-store.js").RunStore} store */
 const renderResult = (store) => html`<midrun-result .store=${store}></midrun-result>`;
+
+/** Render the report: first after a cancel, below the result of a completed run. @param {import("./run-store.js").RunStore} store */
+const renderReport = (store) => html`<midrun-report .store=${store}></midrun-report>`;
 
 /** Render the artifacts: beside the transcript, above that of a finished run. @param {import("./run-store.js").RunStore} store */
 const renderArtifacts = (store) => html`<midrun-artifacts .store=${store}></midrun-artifacts>`;

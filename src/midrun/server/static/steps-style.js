@@ -57,6 +57,11 @@ export const style = css`
   details[open] > summary.head .title::after {
     content: " ⌄";
   }
+  .shown,
+  midrun-file {
+    justify-self: start;
+    margin-left: 10px;
+  }
   .title {
     overflow-wrap: anywhere;
     unicode-bidi: plaintext;

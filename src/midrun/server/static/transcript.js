@@ -9,6 +9,7 @@
 import { css, nothing } from "./lit.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
+import "./artifact-dialog.js";
 import "./artifacts.js";
 import "./result.js";
 import "./steps.js";
@@ -30,8 +31,8 @@ export class MidrunTranscript extends StoreElement {
 
   /** @param {CustomEvent<{name: string, version: number}>} event */
   _openArtifact({ detail }) {
-    const panel = /** @type {import("./artifacts.js").Artifacts | null} */ (this.renderRoot.querySelector("midrun-artifacts"));
-    void panel?.show(detail.name, detail.version);
+    const dialog = this.renderRoot.querySelector("midrun-artifact-dialog");
+    void /** @type {import("./artifact-dialog.js").ArtifactDialog | null} */ (dialog)?.show(detail.name, detail.version);
   }
 
   render() {
@@ -42,7 +43,8 @@ export class MidrunTranscript extends StoreElement {
     return html`${this.renderConnection()}
       <midrun-steps .store=${store} @midrun-artifact=${this._openArtifact}><slot name="empty" slot="empty">Nothing has been done so far.</slot></midrun-steps>
       <midrun-result .store=${store}></midrun-result>
-      <midrun-artifacts .store=${store}></midrun-artifacts>
+      <midrun-artifacts .store=${store} @midrun-artifact=${this._openArtifact}></midrun-artifacts>
+      <midrun-artifact-dialog .store=${store}></midrun-artifact-dialog>
       <slot name="end"></slot>`;
   }
 }

@@ -1,6 +1,7 @@
 // @ts-check
 /** Templates of turns: their text, the place where it was interrupted, and their folded calls. */
 import { nothing } from "./lit.js";
+import { openArtifact } from "./artifacts.js";
 import { renderFiles } from "./file-view.js";
 import { renderEmphasis } from "./emphasis.js";
 import { STEP_STYLES, formatBy, formatTimeOfDay } from "./format.js";
@@ -110,17 +111,14 @@ function renderCall(call, context) {
 
 /** Render a button for each artifact that a call has shown; it opens the panel. @param {CallSummary} call @param {TurnContext} context */
 function renderShown({ id }, { artifacts }) {
-  const open = (/** @type {Event} */ event, /** @type {import("./types.js").ArtifactView} */ { name, version }) =>
-    event.target?.dispatchEvent(
-      new CustomEvent("midrun-artifact", { detail: { name, version }, bubbles: true, composed: true }),
-    );
   return artifacts
     .filter(({ call }) => call === id)
-    .map(
-      (shown) => html`<button class="link shown" aria-haspopup="dialog" @click=${(/** @type {Event} */ event) => open(event, shown)}>
-        ${shown.name}${shown.version > 1 ? `, version ${shown.version}` : ""}
-      </button>`,
-    );
+    .map(({ name, version }) => {
+      const open = (/** @type {Event} */ event) => openArtifact(event.target, name, version);
+      return html`<button class="link shown" aria-haspopup="dialog" @click=${open}>
+        ${name}${version > 1 ? `, version ${version}` : ""}
+      </button>`;
+    });
 }
 
 /** Return the start of a call's last attempt. @param {CallSummary} call @param {string} you */
