@@ -72,6 +72,7 @@ class FastModel:
     """A model that streams Markdown at `TOKENS_PER_S` for `STREAM_S` seconds, in one reply."""
 
     name = "fast"
+    priced = True
 
     def __init__(self, begin: anyio.Event) -> None:
         self._begin = begin
