@@ -89,6 +89,8 @@ class DeletionTests(StoreSuiteFixtures):
         assert [row.run for row in (await store.list_runs(RunQuery())).items] == [OTHER_RUN]
         for query in (RunQuery(label="gpu"), RunQuery(owner="ann"), RunQuery(agent="clerk")):
             assert not (await store.list_runs(query)).items
+        found = (await store.list_runs(RunQuery(search="compare"))).items
+        assert [row.run for row in found] == [OTHER_RUN]
         assert await store.count_runs_by_phase() == {Phase.QUEUED: 1}
 
     @pytest.mark.parametrize("phase", [p for p in Phase if p not in DELETABLE_PHASES])
