@@ -1,11 +1,13 @@
-"""The page and its elements behind a reverse proxy that strips a prefix."""
+"""The page behind other servers: a reverse proxy with a prefix, and an identity provider."""
 
 from playwright.async_api import expect
 
 from midrun import Midrun
 from midrun.server import Network, Tokens, app
+from midrun.server.oidc import oidc
 from tests.browser.harness import Harness, serve_app
 from tests.browser.stage import Stage, Use
+from tests.support.oidc_provider import AUDIENCE, OidcProvider
 from tests.support.reverse_proxy import ReverseProxy
 from tests.unit.server.conftest import ACTORS, make_token
 
@@ -57,3 +59,25 @@ async def test_page_elements_feed_links_and_cookie_work_behind_a_prefix(
             await page.get_by_role("link", name="Compare the vendors").first.click()
             await page.wait_for_url(f"{origin}{PREFIX}/runs/{run}")
             await profile.close()  # its streams would keep the proxy open
+
+
+async def test_a_browser_signs_in_at_an_identity_provider(harness: Harness) -> None:
+    """Behind a prefix, too: the callback, the cookie and the link back contain it."""
+    mid, proxy = Midrun("memory://"), ReverseProxy(PREFIX)
+    async with mid, proxy.serve() as origin, OidcProvider().serve() as provider:
+        auth = oidc(provider.issuer, audience=AUDIENCE, client_id="the-page")
+        made = app(mid, auth=auth, public_url=origin)
+        async with serve_app(made, network=Network(root_path=PREFIX)) as port:
+            proxy.upstream = f"http://127.0.0.1:{port}"
+            provider.claims = {"sub": "ada", "role": "operator"}
+            profile = await harness.profile()
+            page = await profile.new_page()
+            await page.goto(f"{origin}{PREFIX}/")
+            await page.get_by_role("link", name="Sign in with your organisation").click()
+            await expect(page.get_by_text("ada (operator)")).to_be_visible()
+            assert page.url == f"{origin}{PREFIX}/"  # no code is left in the address
+            await page.reload()
+            await expect(page.get_by_text("ada (operator)")).to_be_visible()
+            cookies = [each["name"] for each in await profile.cookies()]
+            assert not [name for name in cookies if name.endswith("_sign_in")]
+            await profile.close()

@@ -1,12 +1,16 @@
-"""A small OpenID Connect provider on loopback: discovery, keys and signed tokens.
+"""A small OpenID Connect provider on loopback: discovery, keys, tokens and sign-in.
 
-The tokens and the key set are made by joserfc, which Authlib is built on, and not by the
-library that the server checks them with.
+Its sign-in page asks nothing: it sends the browser back with a code for `claims`. The tokens
+and the key set are made by joserfc, and not by the library that the server checks them with.
 """
 
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from hashlib import sha256
+from secrets import token_urlsafe
 from typing import Final
+from urllib.parse import parse_qsl, urlencode
 
 import anyio
 import uvicorn
@@ -14,7 +18,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey, KeySet, RSAKey
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from midrun.core.ids import MICROS_PER_SECOND
@@ -24,6 +28,11 @@ from midrun.server.serve import open_listener
 AUDIENCE: Final = "midrun"
 
 
+def hash_verifier(verifier: str) -> str:
+    """Return the code challenge of a verifier, as RFC 7636 defines S256."""
+    return urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+
+
 class OidcProvider:
     """A provider whose keys can be rotated, and that can be switched off."""
 
@@ -31,6 +40,9 @@ class OidcProvider:
         self.issuer = ""
         self.is_down = False
         self.key_requests = 0  # of the key set
+        self.claims: Mapping[str, object] = {}  # of the person at the browser
+        self.nonce = ""  # instead of the right one, if set
+        self._codes: dict[str, Mapping[str, str]] = {}  # code → the request that it is for
         self.keys: list[RSAKey | ECKey] = []
         self.rotate_keys(keep=0)
 
@@ -73,12 +85,39 @@ class OidcProvider:
             return Response(status_code=503)
         return JSONResponse(KeySet(list(self.keys)).as_dict(private=False))
 
+    async def _authorize(self, request: Request) -> Response:
+        query = request.query_params
+        if query["response_type"] != "code" or query["code_challenge_method"] != "S256":
+            return Response(status_code=400)
+        code = token_urlsafe(16)
+        self._codes[code] = dict(query)
+        answer = urlencode({"code": code, "state": query["state"], "iss": self.issuer})
+        return RedirectResponse(f"{query['redirect_uri']}?{answer}", 302)
+
+    async def _exchange(self, request: Request) -> Response:
+        form = dict(parse_qsl((await request.body()).decode()))
+        asked = self._codes.pop(form["code"], None)  # a code works once
+        is_right = (
+            asked is not None
+            and form["grant_type"] == "authorization_code"
+            and form["redirect_uri"] == asked["redirect_uri"]
+            and form["client_id"] == asked["client_id"]
+            and hash_verifier(form["code_verifier"]) == asked["code_challenge"]
+        )
+        if not is_right or asked is None:
+            return JSONResponse({"error": "invalid_grant"}, 400)
+        claims = {"aud": asked["client_id"], "nonce": self.nonce or asked["nonce"]}
+        token = self.make_token({**claims, **self.claims})
+        return JSONResponse({"access_token": "a", "token_type": "Bearer", "id_token": token})
+
     @asynccontextmanager
     async def serve(self) -> "AsyncIterator[OidcProvider]":
         """Serve on a free loopback port."""
         routes = [
             Route("/.well-known/openid-configuration", self._show_discovery),
             Route("/keys", self._show_keys),
+            Route("/authorize", self._authorize),
+            Route("/token", self._exchange, methods=["POST"]),
         ]
         config = uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off")
         with open_listener("127.0.0.1", 0) as sock:

@@ -210,6 +210,14 @@ _SERVE_OPTIONS: Final = (
     USERS_FILE_OPTION,
     Arg("--oidc-issuer", "accept the tokens of this OpenID Connect provider", "URL"),
     Arg("--oidc-audience", "the audience that its tokens must have", "NAME"),
+    Arg(
+        "--oidc-client-id",
+        "let browsers sign in at the provider, as this client; its secret, if it has one: "
+        "$MIDRUN_OIDC_CLIENT_SECRET",
+        "ID",
+        default="",
+    ),
+    Arg("--oidc-client-secret-file", "file with $MIDRUN_OIDC_CLIENT_SECRET", "FILE"),
     Arg("--oidc-name-claim", "the claim with the user's name (sub)", "CLAIM", default="sub"),
     Arg("--oidc-role-claim", "the claim with roles (role)", "CLAIM", default="role"),
     Arg(

@@ -336,6 +336,8 @@ def _build_oidc(args: Namespace) -> "Auth":
         role_claim=args.oidc_role_claim,
         name_claim=args.oidc_name_claim,
         roles={value: role for value, _, role in pairs} if pairs else None,
+        client_id=args.oidc_client_id,
+        client_secret=args.oidc_client_secret,
     )
 
 

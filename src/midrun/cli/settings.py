@@ -32,7 +32,14 @@ from midrun.runs.control_specs import CommandArgument
 SETTINGS_PREFIX: Final = "MIDRUN_"
 DEFAULT_STORE: Final = "sqlite:///midrun.db"
 
-SECRET_NAMES: Final = ("token", "key", "chain_key", "webhook_secret", "metrics_token")
+SECRET_NAMES: Final = (
+    "token",
+    "key",
+    "chain_key",
+    "webhook_secret",
+    "metrics_token",
+    "oidc_client_secret",
+)
 """Settings that are secrets. The setting `<name>_file` names a file that holds one."""
 
 TRUE_WORDS: Final = frozenset({"1", "true", "yes", "on"})

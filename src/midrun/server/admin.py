@@ -18,9 +18,10 @@ from midrun.runs.audit import read_audit_page
 from midrun.runs.control_bodies import Empty
 from midrun.runs.validation import check_selection
 from midrun.runs.wire import AuditPage, DeletedCount
-from midrun.server.auth import SESSION_LIFETIME_S
+from midrun.server.audit_log import AuditRecord
+from midrun.server.auth import SESSION_LIFETIME_S, find_browser_sign_in, find_name_problem
 from midrun.server.problem_details import HttpProblem
-from midrun.server.request_checks import mount_path, split_host
+from midrun.server.request_checks import mount_path, path_below_mount, split_host
 from midrun.server.request_context import (
     RequestContext,
     ServerState,
@@ -34,6 +35,10 @@ DELETE_MAX_RUNS: Final = 200
 
 PROOF_HEADER: Final = "midrun-session-proof"
 """The header in which a page sends the proof of its session, in addition to the cookie."""
+
+
+SIGN_IN_LIFETIME_S: Final = 600
+"""Seconds in which a browser must return from the identity provider."""
 
 
 class Halts(Value, kw_only=True):
@@ -227,6 +232,58 @@ async def sign_in(context: RequestContext) -> Response:
         samesite="strict",
         secure=is_https,
     )
+    return reply
+
+
+SIGN_IN_PATH: Final = "/sign-in"
+CALLBACK_PATH: Final = "/sign-in/callback"
+
+
+async def answer_browser_sign_in(
+    request: Request, server: ServerState, audit: AuditRecord
+) -> Response | None:
+    """Send a browser to the identity provider, or sign it in when it returns; else None.
+
+    Both paths need no credential. The second ends with a one-time code, as in a sign-in link:
+    the page exchanges it for the cookie and its proof.
+
+    Raises:
+        HttpProblem: 401, the provider did not sign the browser in; 503, it does not answer.
+    """
+    path, way = path_below_mount(request.scope), find_browser_sign_in(server.auth)
+    if way is None or request.method != "GET" or path not in {SIGN_IN_PATH, CALLBACK_PATH}:
+        return None
+    name, cookie_path, is_https = cookie_attributes(request.scope)
+    name = f"{name}_sign_in"
+    root = f"{request.scope['scheme']}://{request.headers['host']}{mount_path(request.scope)}"
+    if path == SIGN_IN_PATH:
+        address, secret = await way.begin(f"{root}{CALLBACK_PATH}")
+        reply = Response(status_code=303, headers={"Location": address})
+        # Lax, not Strict: the provider's page sends the browser back.
+        reply.set_cookie(
+            name,
+            secret,
+            max_age=SIGN_IN_LIFETIME_S,
+            path=cookie_path,
+            httponly=True,
+            samesite="lax",
+            secure=is_https,
+        )
+        return reply
+    audit.action, audit.is_due = "sign_in", True
+    secret = request.cookies.get(name, "")
+    actor = await way.finish(secret, dict(request.query_params), f"{root}{CALLBACK_PATH}")
+    if actor is None or find_name_problem(actor):
+        problem = (
+            "Cannot sign in: the identity provider did not confirm an account with a role "
+            "here. Open the page and try again, or ask its operator for a role."
+        )
+        raise HttpProblem("unauthorized", 401, problem)
+    audit.actor = actor.name
+    audit.write("done")
+    code = server.sessions.issue_code(actor)
+    reply = Response(status_code=303, headers={"Location": f"{root}/#code={code}"})
+    reply.delete_cookie(name, path=cookie_path, httponly=True, samesite="lax", secure=is_https)
     return reply
 
 

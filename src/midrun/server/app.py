@@ -28,7 +28,14 @@ from midrun.runs.validation import check_text, parse_actor
 from midrun.server import admin, pages
 from midrun.server.a2a.routes import find_card
 from midrun.server.audit_log import AuditRecord, client_address, escape_loggers, log_access
-from midrun.server.auth import KEY_MIN_BYTES, Auth, Tokens, derive_key, find_name_problem
+from midrun.server.auth import (
+    KEY_MIN_BYTES,
+    Auth,
+    Tokens,
+    derive_key,
+    find_browser_sign_in,
+    find_name_problem,
+)
 from midrun.server.limits import Limits
 from midrun.server.openapi import show_openapi
 from midrun.server.problem_details import (
@@ -249,6 +256,9 @@ class App:
                 return page
             if (card := find_card(request, self._server.mid.agents)) is not None:
                 return card
+            signed_in = await admin.answer_browser_sign_in(request, self._server, audit)
+            if signed_in is not None:
+                return signed_in
             caller = await self._authenticate(request, audit)
             audit.actor, audit.role = caller.actor.name, caller.actor.role
             set_log_context(LogContext(actor=caller.actor.name))
@@ -364,10 +374,17 @@ class App:
             header = {"WWW-Authenticate": 'Bearer realm="midrun"'}
             why = "The token or code is not valid" if shown else "Authentication required"
             problem = f"{why}: send `Authorization: Bearer <token>` or sign in."
-            raise HttpProblem("unauthorized", 401, problem, headers=header)
+            raise HttpProblem(
+                "unauthorized", 401, problem, headers=header, fields=self._sign_in_fields()
+            )
         if problem := find_name_problem(caller.actor):
             raise HttpProblem("not_allowed", 403, problem)
         return caller
+
+    def _sign_in_fields(self) -> dict[str, str]:
+        """Return the path at which a browser signs in, if an identity provider is used."""
+        has_way = find_browser_sign_in(self._server.auth) is not None
+        return {"sign_in": admin.SIGN_IN_PATH} if has_way else {}
 
     async def _find_by_credential(
         self, scheme: str, credential: str, audit: AuditRecord

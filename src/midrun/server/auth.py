@@ -14,7 +14,7 @@ from hashlib import sha256
 from hmac import compare_digest
 from pathlib import Path
 from secrets import token_bytes, token_urlsafe
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 import anyio
@@ -88,15 +88,39 @@ class Tokens:
         return found
 
 
+class BrowserSignIn(Protocol):
+    """An `auth` that also signs browsers in, on the page of an identity provider."""
+
+    @property
+    def signs_browsers_in(self) -> bool:
+        """Whether it is configured to do so."""
+
+    async def begin(self, callback_url: str) -> tuple[str, str]:
+        """Return the address to send the browser to, and the secret for its cookie."""
+
+    async def finish(
+        self, secret: str, query: Mapping[str, str], callback_url: str
+    ) -> Actor | None:
+        """Return the actor with whom the provider sent the browser back, or None."""
+
+
+def find_browser_sign_in(auth: Auth) -> BrowserSignIn | None:
+    """Return the way of `auth` that signs browsers in, or None."""
+    for way in auth.ways if isinstance(auth, FirstOf) else (auth,):
+        if getattr(way, "signs_browsers_in", False):
+            return cast("BrowserSignIn", way)
+    return None
+
+
 class FirstOf:
     """Several ways to authenticate: the first that accepts a token decides."""
 
     def __init__(self, *ways: Auth) -> None:
-        self._ways = ways
+        self.ways = ways
 
     async def __call__(self, token: str) -> Actor | None:
         """Return the actor of `token`, or None."""
-        for way in self._ways:
+        for way in self.ways:
             if (actor := await way(token)) is not None:
                 return actor
         return None

@@ -9,12 +9,20 @@ The keys are cached. A token with an unknown key id makes the server fetch them 
 once in `KEYS_RETRY_S`: providers rotate their keys, and a client must not be able to make the
 server send a request for each invented key id. If the provider does not answer, known keys stay
 in use.
+
+With a `client_id`, browsers sign in on the provider's own page: the authorization code flow
+with PKCE. `state`, `nonce` and the verifier are in a cookie of the browser, so any server
+process can finish a sign-in that another began.
 """
 
 import logging
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
+from hashlib import sha256
+from hmac import compare_digest
+from secrets import token_urlsafe
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import anyio
 import httpx2
@@ -50,9 +58,18 @@ CLOCK_LEEWAY_S: Final = 30
 LOOPBACK_NAMES: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
+SIGN_IN_SCOPE: Final = "openid profile email"
+
+
 class _Discovery(msgspec.Struct):
     issuer: str
     jwks_uri: str
+    authorization_endpoint: str = ""
+    token_endpoint: str = ""
+
+
+class _TokenReply(msgspec.Struct):
+    id_token: str
 
 
 def oidc(
@@ -62,6 +79,8 @@ def oidc(
     role_claim: str = "role",
     name_claim: str = "sub",
     roles: Mapping[str, Role] | None = None,
+    client_id: str = "",
+    client_secret: str = "",
 ) -> "OidcAuth":
     """Return an `auth` that accepts the tokens of one provider.
 
@@ -71,11 +90,21 @@ def oidc(
     rejected. `name_claim` names the claim that becomes the actor's name. Choose one that users
     cannot change.
 
+    With a `client_id`, browsers sign in on the provider's page. Register the address of the
+    server followed by `/sign-in/callback` there. A client without a secret is protected by
+    PKCE alone.
+
     Raises:
         Misconfigured: a setting is unusable.
     """
     return OidcAuth(
-        issuer, audience=audience, role_claim=role_claim, name_claim=name_claim, roles=roles
+        issuer,
+        audience=audience,
+        role_claim=role_claim,
+        name_claim=name_claim,
+        roles=roles,
+        client_id=client_id,
+        client_secret=client_secret,
     )
 
 
@@ -90,6 +119,8 @@ class OidcAuth:
         role_claim: str = "role",
         name_claim: str = "sub",
         roles: Mapping[str, Role] | None = None,
+        client_id: str = "",
+        client_secret: str = "",
         now: Callable[[], float] = anyio.current_time,
     ) -> None:
         _check_url("issuer", issuer)
@@ -105,7 +136,10 @@ class OidcAuth:
         self._audience = audience
         self._role_claim = role_claim
         self._name_claim = name_claim
+        self._client_id = client_id
+        self._client_secret = client_secret
         self._now = now
+        self._discovery: _Discovery | None = None
         self._keys: dict[str, jwt.PyJWK] = {}
         self._keys_until = self._retry_at = float("-inf")
         self._lock = anyio.Lock()
@@ -116,6 +150,11 @@ class OidcAuth:
         Raises:
             HttpProblem: 503, the provider's keys are not known yet and cannot be fetched.
         """
+        claims = await self._read_claims(token, self._audience)
+        return None if claims is None else self._to_actor(claims)
+
+    async def _read_claims(self, token: str, audience: str) -> Mapping[str, object] | None:
+        """Return the claims of a token that is valid for `audience`, or None."""
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:
@@ -124,11 +163,11 @@ class OidcAuth:
         if key is None:
             return None
         try:
-            claims = jwt.decode(
+            claims: Mapping[str, object] = jwt.decode(
                 token,
                 key,
                 algorithms=ALGORITHMS,
-                audience=self._audience,
+                audience=audience,
                 issuer=self._issuer,
                 leeway=CLOCK_LEEWAY_S,
                 options={"require": ["exp", "iss", "aud", self._name_claim]},
@@ -136,7 +175,7 @@ class OidcAuth:
         except jwt.PyJWTError as error:
             _LOG.info("Rejected a token of %s: %s", self._issuer, error)
             return None
-        return self._to_actor(claims)
+        return claims
 
     def _to_actor(self, claims: Mapping[str, object]) -> Actor | None:
         role, name = self._find_role(claims), claims.get(self._name_claim)
@@ -153,6 +192,88 @@ class OidcAuth:
         names = [each for each in values if isinstance(each, str)]
         found = [self._roles[name] for name in names if name in self._roles]
         return max(found, key=ROLE_RANKS.__getitem__, default=None)
+
+    # ── browsers ──────────────────────────────────────────────────────────────────────────
+
+    @property
+    def signs_browsers_in(self) -> bool:
+        """Whether there is a client id, with which browsers can sign in."""
+        return bool(self._client_id)
+
+    async def begin(self, callback_url: str) -> tuple[str, str]:
+        """Return the address of the provider's sign-in page, and the secret for a cookie.
+
+        Raises:
+            HttpProblem: 503, the provider does not answer.
+        """
+        discovery = await self._find_discovery()
+        state, nonce, verifier = (token_urlsafe(32) for _ in range(3))
+        digest = sha256(verifier.encode()).digest()
+        query = {
+            "response_type": "code",
+            "client_id": self._client_id,
+            "redirect_uri": callback_url,
+            "scope": SIGN_IN_SCOPE,
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge_method": "S256",
+        }
+        address = discovery.authorization_endpoint
+        joint = "&" if "?" in address else "?"
+        return f"{address}{joint}{urlencode(query)}", f"{state}.{nonce}.{verifier}"
+
+    async def _find_discovery(self) -> _Discovery:
+        async with self._lock:
+            if self._discovery is None:
+                await self._refresh_keys()
+        if self._discovery is None:  # a fetch has failed a moment ago
+            raise _unavailable()
+        return self._discovery
+
+    async def finish(
+        self, secret: str, query: Mapping[str, str], callback_url: str
+    ) -> Actor | None:
+        """Exchange the provider's code for an id token, and return its actor, or None.
+
+        Raises:
+            HttpProblem: 503, the provider does not answer.
+        """
+        state, nonce, verifier = [*secret.split("."), "", ""][:3]
+        code, shown = query.get("code", ""), query.get("state", "")
+        # The state ties the reply to this browser, the issuer (if named) to this provider.
+        if not state or not code or not compare_digest(state.encode(), shown.encode()):
+            return None
+        if query.get("iss", self._issuer) != self._issuer:
+            return None
+        discovery = await self._find_discovery()
+        body = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": callback_url,
+            "client_id": self._client_id,
+            "code_verifier": verifier,
+        }
+        login = (
+            httpx2.BasicAuth(self._client_id, self._client_secret)
+            if self._client_secret
+            else None
+        )
+        try:
+            async with httpx2.AsyncClient(timeout=FETCH_TIMEOUT_S, auth=login) as client:
+                reply = await client.post(discovery.token_endpoint, data=body)
+        except httpx2.HTTPError as error:
+            raise _unavailable() from error
+        try:
+            token = msgspec.json.decode(reply.content, type=_TokenReply).id_token
+        except msgspec.MsgspecError:
+            _LOG.warning("%s refused a code: status %d", self._issuer, reply.status_code)
+            return None
+        claims = await self._read_claims(token, self._client_id)
+        # The nonce ties the token to this attempt: a token of another one cannot be replayed.
+        if claims is None or claims.get("nonce") != nonce:
+            return None
+        return self._to_actor(claims)
 
     # ── keys ──────────────────────────────────────────────────────────────────────────────
 
@@ -174,11 +295,7 @@ class OidcAuth:
             _LOG.warning("Cannot fetch the keys of %s: %s", self._issuer, error)
             if not self._keys:
                 self._retry_at = float("-inf")  # without a key every request has to try
-                problem = (
-                    "Cannot check the token: the identity provider does not answer. Try again."
-                )
-                header = {"Retry-After": "5"}
-                raise HttpProblem("auth_unavailable", 503, problem, headers=header) from error
+                raise _unavailable() from error
             return
         self._keys_until = self._now() + KEYS_LIFETIME_S
 
@@ -191,9 +308,18 @@ class OidcAuth:
                 problem = f"the discovery document is of {discovery.issuer}"
                 raise Misconfigured("issuer", problem)
             _check_url("jwks_uri", discovery.jwks_uri)
+            if self._client_id:
+                _check_url("authorization_endpoint", discovery.authorization_endpoint)
+                _check_url("token_endpoint", discovery.token_endpoint)
             keys = await client.get(discovery.jwks_uri)
             found_keys = jwt.PyJWKSet.from_json(keys.raise_for_status().text).keys
+        self._discovery = discovery
         return {key.key_id or "": key for key in found_keys}
+
+
+def _unavailable() -> HttpProblem:
+    problem = "Cannot check the sign-in: the identity provider does not answer. Try again."
+    return HttpProblem("auth_unavailable", 503, problem, headers={"Retry-After": "5"})
 
 
 def _check_url(setting: str, url: str) -> None:

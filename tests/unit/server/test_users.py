@@ -4,6 +4,7 @@ import hmac
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -304,3 +305,97 @@ async def test_programs_and_people_can_sign_in_in_different_ways(
     assert await auth(users.add("ci", "user")) == Actor(name="ci", role="user")
     assert await auth(provider.make_token({"sub": "ada", "role": "operator"})) == ADA
     assert await auth("neither") is None
+
+
+CALLBACK = "http://localhost/sign-in/callback"
+
+
+@asynccontextmanager
+async def open_browser(provider: OidcProvider) -> AsyncIterator[httpx2.AsyncClient]:
+    """Give a client of a server that signs browsers in at `provider`."""
+    mid = Midrun("memory://")
+    auth = FirstOf(
+        oidc(provider.issuer, audience=AUDIENCE, client_id="page", client_secret="s")
+    )
+    transport = httpx2.ASGITransport(app=app(mid, auth=auth))
+    async with mid, httpx2.AsyncClient(transport=transport, base_url="http://localhost") as web:
+        yield web
+
+
+async def go_to_provider(web: httpx2.AsyncClient) -> str:
+    """Follow the link of the sign-in page; return where the provider sends the browser."""
+    sent = await web.get("/sign-in")
+    assert sent.status_code == 303
+    assert "samesite=lax" in sent.headers["set-cookie"].lower()
+    async with httpx2.AsyncClient() as browser:
+        return str((await browser.get(sent.headers["location"])).headers["location"])
+
+
+async def test_a_sign_in_at_the_provider_ends_with_a_code_that_opens_a_session(
+    provider: OidcProvider,
+) -> None:
+    """A code of the provider works once, and only in the browser that began."""
+    provider.claims = {"sub": "ada", "role": "operator"}
+    async with open_browser(provider) as web, open_browser(provider) as other:
+        refused = await web.get("/v1/session")
+        assert refused.json()["sign_in"] == "/sign-in"
+        back = await go_to_provider(web)
+        assert back.startswith(CALLBACK)
+        await go_to_provider(other)
+        assert (await other.get(back)).status_code == 401  # its cookie has another state
+        done = await web.get(back)
+        page, _, code = done.headers["location"].partition("#code=")
+        assert (done.status_code, page) == (303, "http://localhost/")
+        headers = {"Authorization": f"Code {code}"}
+        session = await web.post("/v1/session", json={}, headers=headers)
+        assert (session.json()["name"], session.json()["role"]) == ("ada", "operator")
+        assert (await web.get(back)).status_code == 401  # the cookie is gone
+
+
+@pytest.mark.parametrize(
+    ("claims", "nonce"),
+    [
+        ({"sub": "ada", "role": "none"}, ""),
+        ({"sub": "user", "role": "user"}, ""),
+        ({"sub": "ada", "role": "operator"}, "of-another-attempt"),
+        ({"sub": "ada", "role": "operator", "aud": "another-client"}, ""),
+    ],
+    ids=["no role", "reserved name", "replayed token", "token for another client"],
+)
+async def test_a_sign_in_that_the_provider_does_not_confirm_is_refused(
+    provider: OidcProvider, claims: dict[str, object], nonce: str
+) -> None:
+    provider.claims, provider.nonce = claims, nonce
+    async with open_browser(provider) as web:
+        refused = await web.get(await go_to_provider(web))
+        assert (refused.status_code, refused.json()["type"]) == (
+            401,
+            "urn:midrun:problem:unauthorized",
+        )
+
+
+async def test_a_forged_return_from_the_provider_is_refused(provider: OidcProvider) -> None:
+    """Without a cookie, with another issuer, with an unknown code, or with an error."""
+    provider.claims = {"sub": "ada", "role": "operator"}
+    async with open_browser(provider) as web:
+        assert (await web.get("/sign-in/callback?code=x&state=")).status_code == 401
+        back = await go_to_provider(web)
+        state = back.partition("state=")[2].partition("&")[0]
+        for query in (
+            f"code=unknown&state={state}",
+            f"error=access_denied&state={state}",
+            f"code=x&state={state}&iss=https%3A%2F%2Fother.example",
+        ):
+            assert (await web.get(f"/sign-in/callback?{query}")).status_code == 401
+        assert (await web.get(back)).status_code == 303
+
+
+async def test_without_a_client_id_there_is_no_sign_in_at_a_provider(path: Path) -> None:
+    users = UsersFile(path)
+    users.add("ada", "operator")
+    mid = Midrun("memory://")
+    transport = httpx2.ASGITransport(app=app(mid, auth=users))
+    async with mid, httpx2.AsyncClient(transport=transport, base_url="http://localhost") as web:
+        refused = await web.get("/sign-in")
+        assert refused.status_code == 401
+        assert "sign_in" not in refused.json()

@@ -67,7 +67,8 @@ export async function signOut(base = DEFAULT_BASE) {
  */
 export class Problem extends Error {
   /** @param {{status: number, type?: string, title?: string, detail?: string,
-   *    reason?: string, by?: string, phase?: string, run?: Run, code?: string, args?: any[]}} details */
+   *    reason?: string, by?: string, phase?: string, run?: Run, code?: string, args?: any[],
+   *    sign_in?: string}} details */
   constructor(details) {
     super(details.detail || details.title || `The server answered ${details.status}.`);
     this.name = "Problem";
@@ -77,6 +78,8 @@ export class Problem extends Error {
     this.refusal = details.code === "control_refused" ? String(details.args?.at(-1) ?? "") : "";
     this.by = details.by ?? "";
     this.run = details.run;
+    /** Path of the server at which an identity provider signs browsers in, or "". */
+    this.signInPath = details.sign_in ?? "";
   }
 }
 

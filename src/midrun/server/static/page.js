@@ -31,6 +31,9 @@ function createElement(tag, properties = {}, ...children) {
   return element;
 }
 
+/** Path of the server at which an identity provider signs browsers in; "" if it uses none. */
+let signInPath = "";
+
 /** Show the sign-in form. @param {string} [problem] why the last attempt failed */
 function showSignIn(problem = "") {
   document.title = "Sign in – Midrun";
@@ -39,6 +42,9 @@ function showSignIn(problem = "") {
     "form",
     { className: "sign-in" },
     createElement("h1", {}, "Sign in"),
+    ...(signInPath
+      ? [createElement("p", {}, createElement("a", { href: DEFAULT_BASE + signInPath }, "Sign in with your organisation"))]
+      : []),
     createElement(
       "p",
       {},
@@ -95,6 +101,7 @@ async function start(credential) {
     await showPage(credential ? await signIn(credential) : await new Api().get(SESSION_PATH));
   } catch (error) {
     if (!(error instanceof Problem)) throw error;
+    signInPath = error.signInPath || signInPath;
     if (error.status !== 401) showSignIn(error.message);
     else if (!credential.startsWith("Code")) showSignIn(credential && "This token is not valid.");
     // A link works once. Where this browser has used it before, its session still counts.
