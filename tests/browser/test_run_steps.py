@@ -38,6 +38,22 @@ async def test_words_are_shown_as_they_come_and_kept_where_they_were_cut_off(
     await expect(ui.page.get_by_role("region", name="Result")).to_contain_text("price.")
 
 
+async def test_each_reply_names_its_agent_after_a_handoff(
+    harness: Harness, stage: Stage
+) -> None:
+    """So do the facts below the task, and the timeline."""
+    desk = stage.play(["The bill is 5. ", Hold("end"), "Anything else?"], name="desk")
+    first: Turn = ["One moment.", Use("hand_off_to_desk")]
+    ui = await open_run_page(harness, stage, first, handoffs=[desk])
+    await stage.start("end").wait()
+    authors = ui.page.locator("midrun-steps .turn[data-role=assistant] .author")
+    await expect(authors.first).to_have_text("actor")
+    await expect(ui.page.locator(".facts")).to_contain_text("actor, handed over to desk")
+    stage.gate("end").set()
+    await ui.expect_badge("Completed")
+    await expect(ui.page.get_by_role("region", name="Result")).to_contain_text("Anything else?")
+
+
 async def test_a_folded_call_unfolds_to_its_reason_arguments_and_result(
     harness: Harness, stage: Stage
 ) -> None:

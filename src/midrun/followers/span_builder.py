@@ -44,6 +44,7 @@ EVENT_NAMES: Final[Mapping[type[e.Entry], str]] = {
     e.CapReached: "midrun.cap_reached",
     e.AskOpened: "midrun.asked",
     e.AskAnswered: "midrun.answered",
+    e.HandedOff: "midrun.handed_off",
 }
 """Entry without a duration → name of the span event for it."""
 
@@ -79,14 +80,14 @@ class Segment(Struct, kw_only=True):
 
 
 def build_segments(
-    run: RunId, records: Sequence[e.Record], *, model: str = ""
+    run: RunId, records: Sequence[e.Record], *, models: Mapping[str, str] | None = None
 ) -> list[Segment]:
     """Return the finished segments of a journal, oldest first.
 
-    `records` is the whole journal. `model` is the name of the agent's model, which the journal
-    does not contain.
+    `records` is the whole journal. `models` has the name of each agent's model, which the
+    journal does not contain.
     """
-    reading = _SegmentBuilder(run, model)
+    reading = _SegmentBuilder(run, models or {})
     for record in records:
         reading.add_record(record)
     return reading.finished
@@ -95,10 +96,10 @@ def build_segments(
 class _SegmentBuilder:
     """One pass over a journal: the open segment, its open calls, the finished segments."""
 
-    def __init__(self, run: RunId, model: str) -> None:
+    def __init__(self, run: RunId, models: Mapping[str, str]) -> None:
         self.finished: list[Segment] = []
         self._state = State(run=run)
-        self._model = model
+        self._models = models
         self._open_segment: Segment | None = None
         self._open_spans: dict[OpenSpanKey, SpanData] = {}
         self._events_between: list[SpanEvent] = []  # before the next segment
@@ -174,6 +175,11 @@ class _SegmentBuilder:
         moments = self._events_between if segment is None else segment.span.events
         moments.append(SpanEvent(name=name, at=record.at, attributes=attributes))
 
+    @property
+    def _model(self) -> str:
+        """The name of the model of the agent that speaks."""
+        return self._models.get(self._state.speaker_name, "")
+
     def _model_attributes(self) -> dict[str, AttributeValue]:
         provider, _, _ = self._model.rpartition(":")
         named: dict[str, AttributeValue] = (
@@ -216,10 +222,14 @@ class _SegmentBuilder:
     def _chat_attributes(self, started: e.CallStarted) -> dict[str, AttributeValue]:
         return {
             "gen_ai.operation.name": "chat",
+            **({} if self._state.speaker is None else self._speaker_attributes()),
             **self._model_attributes(),
             "midrun.attempt": started.attempt,
             "midrun.purpose": started.purpose,
         }
+
+    def _speaker_attributes(self) -> dict[str, AttributeValue]:
+        return {"gen_ai.agent.name": self._state.speaker_name}
 
     def _tool_attributes(self, call: CallId, attempt: int) -> dict[str, AttributeValue]:
         tool_call = self._state.find_call(call)

@@ -60,9 +60,9 @@ class Spans:
         # Segments need the whole journal: an undelivered segment may end a call, or be of an
         # agent, that only earlier entries describe.
         records = await pending.store.read(run, limit=row.seq)
-        model = s.find_model_name(self._agents.get(row.head.agent))
+        models = {name: s.find_model_name(agent) for name, agent in self._agents.items()}
         segments = await anyio.to_thread.run_sync(
-            lambda: s.build_segments(run, records, model=model)
+            lambda: s.build_segments(run, records, models=models)
         )
         before = pending.records[0].seq - 1
         for segment in segments:

@@ -248,6 +248,20 @@ async def test_the_current_span_of_the_process_is_not_the_parent(
     assert root.parent is None
 
 
+def test_each_model_call_has_the_agent_and_the_model_that_made_it() -> None:
+    """After a handoff they are others."""
+    (journal,) = (path for path in STORED_JOURNALS if path.stem == "a_handoff_and_a_cancel")
+    records = decode_lines(RUN, journal.read_bytes().splitlines())
+    segments = build_segments(RUN, records, models={"clerk": "x:small", "desk": "x:large"})
+    chats = [
+        (call.attributes.get("gen_ai.agent.name", ""), call.attributes["gen_ai.request.model"])
+        for call in segments[0].calls
+        if call.attributes["gen_ai.operation.name"] == "chat"
+    ]
+    small, large = ("", "x:small"), ("desk", "x:large")
+    assert chats == [small, large, large, small, large]
+
+
 @pytest.mark.parametrize("journal", STORED_JOURNALS, ids=lambda path: str(path.stem))
 def test_every_stored_journal_has_consistent_segments(journal: Path) -> None:
     """Segments do not overlap and contain their calls; the function is pure."""

@@ -71,7 +71,7 @@ export class TakeOver extends StoreElement {
     this.tools = []; // so that this runs once
     const { store, view: run } = this;
     const agents = await this.attempt(async () => store?.api.get("/v1/agents"));
-    const agent = agents?.items.find((/** @type {any} */ item) => item.name === run?.agent);
+    const agent = agents?.items.find((/** @type {any} */ item) => item.name === (run?.speaker || run?.agent));
     this.tools = agent?.tools.filter((/** @type {string} */ name) => name !== "plan") ?? [];
     this.tool = this.tools?.[0] ?? "";
   }
