@@ -21,6 +21,7 @@ from midrun.core.values import (
     AskKind,
     CallPurpose,
     CleanupAction,
+    FileRef,
     Json,
     Phase,
     PlanItem,
@@ -29,6 +30,7 @@ from midrun.text.phrases import Tone
 
 __all__ = [
     "ArgumentsDelta",
+    "ArtifactChanged",
     "AskFinished",
     "AskStarted",
     "CallOutcome",
@@ -134,6 +136,7 @@ class ToolFinished(EntryEvent, frozen=True, kw_only=True):
     error: str = ""
     will_retry: bool = False
     title: str = ""
+    files: tuple[FileRef, ...] = ()  # files that the tool returned beside its result
 
 
 class CleanupFinished(EntryEvent, frozen=True, kw_only=True):
@@ -177,6 +180,15 @@ class PlanChanged(EntryEvent, frozen=True, kw_only=True):
     """The agent made or updated its plan."""
 
     items: tuple[PlanItem, ...]
+
+
+class ArtifactChanged(EntryEvent, frozen=True, kw_only=True):
+    """A call showed an artifact: its first version, or the next one. See `Run.file`."""
+
+    call: CallId
+    name: str
+    version: int
+    file: FileRef
 
 
 class HandoffFinished(EntryEvent, frozen=True, kw_only=True):
@@ -245,6 +257,7 @@ RunEvent: TypeAlias = (
     | AskStarted
     | AskFinished
     | PlanChanged
+    | ArtifactChanged
     | HandoffFinished
     | InstructionChanged
     | EntryAppended

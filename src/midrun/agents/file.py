@@ -12,6 +12,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final, Self, cast
 
+import msgspec
+
 from midrun.codec.safe_repr import safe_repr
 from midrun.core.values import FileLimits, FileRef
 from midrun.errors import FileRefused, Misconfigured
@@ -102,6 +104,33 @@ def is_text_type(media_type: str) -> bool:
     """Tell whether files of this media type are text."""
     plain = media_type.partition(";")[0]
     return plain.startswith("text/") or plain in _TEXT_TYPES or plain.endswith("+json")
+
+
+def split_files(value: object) -> tuple[object, tuple[File, ...]]:
+    """Split the value that a tool returned into its data and its files.
+
+    A tool returns a file, or a list of files and data. A single item of data that is left in
+    the list is the result itself.
+    """
+    if isinstance(value, File):
+        return None, (value,)
+    if not isinstance(value, list | tuple) or not any(isinstance(v, File) for v in value):
+        return value, ()
+    files = tuple(item for item in value if isinstance(item, File))
+    rest = [item for item in value if not isinstance(item, File)]
+    if len(rest) > 1:
+        return rest, files
+    return (rest[0] if rest else None), files
+
+
+def make_result_file(name: str, value: object) -> File | None:
+    """Return the result of a tool, text or JSON, as a file; None if it has no result."""
+    guessed = mimetypes.guess_type(name)[0] or "text/plain"
+    if isinstance(value, str):
+        return File(name, guessed, value.encode())
+    if value is None:
+        return None
+    return File(name, guessed, msgspec.json.format(msgspec.json.encode(value)))
 
 
 def check_files(files: object) -> tuple[File, ...]:

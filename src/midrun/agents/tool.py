@@ -33,6 +33,7 @@ from typing import (
 import msgspec
 from msgspec.structs import replace
 
+from midrun.agents.file import check_file_name
 from midrun.agents.signature import (
     Arguments,
     Function,
@@ -148,6 +149,8 @@ class ToolOptions(TypedDict, total=False):
             (`password`, `api_key`) need not be listed.
         title: One line for people, shown wherever the call is named: a template with the
             parameters in braces, or `title(args)`. Default: the name with the arguments.
+        artifact: The result is shown to people as an artifact of this name, such as
+            "report.md". Files that the tool returns are shown under their own names.
     """
 
     name: str | None
@@ -168,6 +171,7 @@ class ToolOptions(TypedDict, total=False):
     sequential: bool
     secret: Sequence[str]
     title: Title | None
+    artifact: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -198,6 +202,7 @@ class Tool:
     environment: ToolEnvironment = NOTHING_DECLARED  # declared for its process
     agent: ChildAgent | None = None  # if set, each call is a child run of this agent
     title: Title | None = None  # not part of the version: it changes no meaning
+    artifact: str = ""  # the name under which its result is shown to people
     handoff: str = ""  # the agent that speaks after a call of it; see `agents.handoffs`
 
     def __post_init__(self) -> None:
@@ -351,6 +356,7 @@ class ToolFields(TypedDict):
     in_process: bool | None
     environment: ToolEnvironment
     title: Title | None
+    artifact: str
 
 
 def make_tool_fields(name: str, options: ToolOptions) -> ToolFields:
@@ -383,7 +389,12 @@ def make_tool_fields(name: str, options: ToolOptions) -> ToolFields:
         in_process=options.get("in_process"),
         environment=declare_environment(f"tool {name}", "env", options.get("env")),
         title=options.get("title"),
+        artifact=_check_artifact(options.get("artifact", "")),
     )
+
+
+def _check_artifact(name: object) -> str:
+    return "" if name == "" else check_file_name("artifact", name)
 
 
 def _check_option_names(function: str, options: ToolOptions) -> None:

@@ -10,6 +10,7 @@ from enum import Enum
 from inspect import Parameter, isawaitable, signature
 from typing import Final, TypeAlias
 
+from midrun.agents.file import File
 from midrun.codec.safe_repr import safe_repr
 from midrun.codec.strict_json import normalize_json
 from midrun.core.transcript import Turn
@@ -94,6 +95,12 @@ class _CompletedAwaitable:
         yield from ()
 
 
+def refuse_show(_: File) -> Awaitable[None] | None:
+    """Refuse `call.show` outside of a tool call."""
+    problem = "Cannot show an artifact here: only a tool call has them. Show it in the tool."
+    raise Misconfigured("call.show", problem)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Call:
     """The context of a call: its idempotency key, its progress, and notes for watchers.
@@ -105,7 +112,7 @@ class Call:
         async def pay(call: Call, amount: int) -> str:
             return await bank.transfer(amount, idempotency_key=call.key)
 
-    In an async tool, await `save` and `note`. In a blocking tool, which runs in its own
+    In an async tool, await `save`, `note` and `show`. In a blocking tool, which runs in its own
     process, just call them: they return when the work is done.
 
     Attributes:
@@ -138,6 +145,7 @@ class Call:
     transcript: Sequence[Turn] = field(default=(), repr=False)
     saver: Callable[[Json], Awaitable[None] | None] = field(repr=False)
     noter: Callable[[str], Awaitable[None] | None] = field(repr=False)
+    shower: Callable[[File], Awaitable[None] | None] = field(default=refuse_show, repr=False)
     _context: object = field(default=None, repr=False)  # or `ELSEWHERE`
 
     @property
@@ -185,3 +193,19 @@ class Call:
         if not isinstance(plain, str):
             raise Misconfigured("call.note", "a note is one string; use save for data")
         return self.noter(plain) or _CompletedAwaitable()
+
+    def show(self, name: str, media_type: str, content: str | bytes) -> Awaitable[None]:
+        """Show a file to all who watch the run, as an artifact; it is stored durably.
+
+        The first file of a name is version 1; another content under the same name is the next
+        version. The model does not see it.
+
+            await call.show("report.md", "text/markdown", text)
+
+        Raises:
+            FileRefused: It is beyond a limit of the run; nothing was stored.
+            Misconfigured: An argument has the wrong type or form, or the function is an undo, a
+                release, a check or part of a model call.
+        """
+        data = content.encode() if isinstance(content, str) else content
+        return self.shower(File(name, media_type, data)) or _CompletedAwaitable()

@@ -29,7 +29,7 @@ from midrun.core.values import Message
 from midrun.core.vector import Vector
 
 STATE_MEANING_VERSION: Final = 4
-STATE_LAYOUT: Final = "301e87acc71d3d6d"
+STATE_LAYOUT: Final = "0c03a06ba0ba74b3"
 DIGEST_BYTES: Final = 32
 COMPRESSION_LEVEL: Final = 1
 """The fastest level of compression: states are repetitive, a higher level gains little."""

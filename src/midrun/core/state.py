@@ -397,6 +397,7 @@ class State(Value, kw_only=True):
     # of the first entry bounds them, and so the length of `artifacts`.
     file_count: int = 0
     file_bytes: int = 0
+    has_files: bool = False  # some message may have files, inherited ones included
     artifacts: tuple[Artifact, ...] = ()
 
     @property
@@ -463,7 +464,10 @@ class State(Value, kw_only=True):
             return self
         size = sum(file.size for file in files)
         return replace(
-            self, file_count=self.file_count + len(files), file_bytes=self.file_bytes + size
+            self,
+            file_count=self.file_count + len(files),
+            file_bytes=self.file_bytes + size,
+            has_files=True,
         )
 
     @property

@@ -37,8 +37,7 @@ another worker may drive the run by now, and none of the outcomes can be journal
 epoch.
 """
 
-import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from functools import partial
@@ -50,6 +49,7 @@ from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
 from midrun.agents.builtin_tools import PLAN_TOOL, apply_plan_call, format_plan
+from midrun.agents.file import File, map_bodies
 from midrun.agents.signature import BadArguments
 from midrun.agents.tool import Tool, is_async
 from midrun.core.driver_inputs import (
@@ -61,6 +61,7 @@ from midrun.core.driver_inputs import (
     ReportLateResult,
     SaveProgress,
     SetPlan,
+    ShowArtifact,
 )
 from midrun.core.entries import (
     CallDone,
@@ -74,6 +75,7 @@ from midrun.core.entries import (
     UndoStarted,
     UndoUnknown,
 )
+from midrun.core.files import find_run_file_problem
 from midrun.core.ids import CallId, Epoch, RunId, make_child_id
 from midrun.core.scheduler import (
     AbortCall,
@@ -84,8 +86,6 @@ from midrun.core.scheduler import (
     RunHost,
 )
 from midrun.core.state import Call, CallStage, State
-from midrun.core.stops import list_custom_names
-from midrun.core.transcript import Transcript
 from midrun.core.values import Json, OperationKind, Phase, PlanItem
 from midrun.driver.child_runs import run_child, send_control
 from midrun.driver.context import DriverContext
@@ -94,8 +94,14 @@ from midrun.driver.journal_writer import append_input, load_run_state
 from midrun.driver.model_calls import OpenModelStream, call_model
 from midrun.driver.notifications import Wakeup
 from midrun.driver.program_runner import ProgramRunner
-from midrun.driver.redaction import add_reply_titles, redact_struct, redact_struct_now
+from midrun.driver.redaction import (
+    add_reply_titles,
+    redact_file,
+    redact_struct,
+    redact_struct_now,
+)
 from midrun.driver.sanitize import make_storable, sanitize_input
+from midrun.driver.stop_conditions import ConditionEvaluation, evaluate_stop
 from midrun.driver.tool_calls import call_tool, run_check, run_cleanup
 from midrun.driver.user_code import (
     FENCED_REASON,
@@ -110,6 +116,7 @@ from midrun.driver.user_code import (
     must_reraise,
 )
 from midrun.errors import (
+    FileRefused,
     MidrunError,
     Misconfigured,
     StaleEpoch,
@@ -118,68 +125,6 @@ from midrun.errors import (
     StoreUnreachable,
 )
 from midrun.ports.log_context import LogContext, set_log_context
-from midrun.stops import resolve_custom
-
-# Custom stop conditions: call the user's function at a step boundary for its verdict.
-
-UNDECLARED_STOP: Final = (
-    "Cannot call it: the agent's own stop does not name it. Add Custom(fn) to Agent(stop=…)."
-)
-
-
-class StopContext(Struct, frozen=True, kw_only=True):
-    """The argument of a custom stop condition: the use of a run at a step boundary."""
-
-    steps: int
-    tool_calls: int
-    tokens: int
-    cost_usd: float
-    seconds: float  # of work, without pauses
-    text: str  # the last text of the agent
-    messages: Transcript
-
-
-def make_stop_context(state: State) -> StopContext:
-    """Return the argument of a custom stop condition for `state`."""
-    meter = state.meter_with_time
-    return StopContext(
-        steps=meter.steps,
-        tool_calls=meter.tool_calls,
-        tokens=meter.committed_spend.tokens,
-        cost_usd=meter.committed_spend.cost / 1e6,
-        seconds=meter.worked_micros / 1e6,
-        text=meter.last_text,
-        messages=Transcript(state),
-    )
-
-
-async def evaluate_stop(
-    code: UserCode, name: str, state: State, *, agent: Agent, epoch: Epoch
-) -> RecordStopVerdict | FailRun:
-    """Call the stop condition `name`; if it raises, the run fails and can be resumed.
-
-    `name` comes from the journal, which may have come with a checkpoint. Resolving a name
-    imports a module, so only the names in the agent's own stop, which this process declared
-    in code, are resolved.
-    """
-    if name not in list_custom_names(agent.stop):
-        return FailRun(epoch=epoch, error=f"stop {name}: {UNDECLARED_STOP}", code="stop_failed")
-
-    async def ask() -> bool:
-        met = resolve_custom(name)(make_stop_context(state))
-        return bool(await met if inspect.isawaitable(met) else met)
-
-    try:
-        met = await code.run(ask)
-    except CodeStopped:
-        raise
-    except BaseException as error:
-        if must_reraise(error):
-            raise
-        problem = f"stop condition {name}: {format_exception(error)}"
-        return FailRun(epoch=epoch, error=problem, code="stop_failed")
-    return RecordStopVerdict(epoch=epoch, name=name, met=met)
-
 
 LATE_RESULT_TIMEOUT_S: Final = 2.0
 """Seconds for which a process that shuts down still tries to record a late result."""
@@ -239,6 +184,8 @@ class CallDispatcher:
         call = self._context.secret_registry.restore_call(self._run_id, call)
         save = partial(self._save_progress, call_id) if operation == "call" else _refuse_save
         in_flight = InFlightCall(call, save, operation, attempt)
+        if operation == "call" and call.call_kind == "tool":
+            in_flight.show = partial(self._show_artifact, call_id)
         self._in_flight[call_id, operation] = in_flight
         if call.call_kind == "tool":
             in_flight.tool = self._find_tool(call)
@@ -306,8 +253,18 @@ class CallDispatcher:
         if in_flight.abandoned or self._is_closed:
             self._context.task_group.start_soon(self._record_late, in_flight, driver_input)
         else:
-            self.pending_inputs.append(PendingInput(driver_input, in_flight))
-            self._wakeup.set()
+            self._submit_outcome(driver_input, in_flight)
+
+    def _submit_outcome(self, driver_input: DriverInput, in_flight: InFlightCall) -> None:
+        """Submit the end of a call; the artifacts of its result come first, in one append."""
+        for file in in_flight.artifacts:
+            shown = self._make_artifact(in_flight.call.id, file)
+            self.pending_inputs.append(PendingInput(shown, files=map_bodies([file])))
+        self.pending_inputs.append(PendingInput(driver_input, in_flight, files=in_flight.files))
+        self._wakeup.set()
+
+    def _make_artifact(self, call: CallId, file: File) -> ShowArtifact:
+        return ShowArtifact(epoch=self.epoch, call=call, name=file.name, file=file.ref)
 
     def _submit(self, driver_input: DriverInput) -> None:
         self.pending_inputs.append(PendingInput(driver_input))
@@ -406,6 +363,30 @@ class CallDispatcher:
             await saved.done.wait()  # set by the run loop, or by `close`
         if not saved.is_durable:
             raise StaleEpoch(self._run_id, self.epoch, self.epoch)
+
+    async def _show_artifact(self, call: CallId, file: File) -> None:
+        """Store a file that a call shows; it is durable when this returns.
+
+        Raises:
+            FileRefused: it is beyond a limit of the run.
+            StaleEpoch: the journal has closed this call; nothing was stored.
+        """
+        file = await redact_file(self._context.secret_registry, self._run_id, file)
+        shown = SaveWaiter()
+        if not self._is_closed:
+            pending = PendingInput(
+                self._make_artifact(call, file), save_waiter=shown, files=map_bodies([file])
+            )
+            self.pending_inputs.append(pending)
+            self._wakeup.set()
+            await shown.done.wait()
+        if shown.is_durable:
+            return
+        # The core has refused it: for a limit, or because the call is closed.
+        state = await load_run_state(self._context.store, self._run_id)
+        if problem := find_run_file_problem(state, (file.ref,)):
+            raise FileRefused(problem)
+        raise StaleEpoch(self._run_id, self.epoch, self.epoch)
 
     # ── effects that need no entry ────────────────────────────────────────────────────────
 
@@ -623,6 +604,10 @@ class CallDispatcher:
 
     # ── late results ──────────────────────────────────────────────────────────────────────
 
+    def collect_files(self) -> dict[str, bytes]:
+        """Return the bodies of all files that the pending inputs name, by hash."""
+        return {key: body for p in self.pending_inputs for key, body in p.files.items()}
+
     def settle_inputs(self, count: int, late: AbstractSet[int]) -> None:
         """Remove the `count` oldest inputs: they are recorded, or `late` has their position."""
         settled = self.pending_inputs[:count]
@@ -660,21 +645,26 @@ class CallDispatcher:
             attempt=in_flight.attempt,
             epoch=self.epoch,
             result=outcome.result,
+            files=outcome.files,
         )
         try:
-            await self._retry_until_recorded(late)
+            await self._retry_until_recorded(late, in_flight.files)
         except anyio.get_cancelled_exc_class():
             # The worker shuts down. One more attempt, behind a shield and for a short time.
             with anyio.move_on_after(LATE_RESULT_TIMEOUT_S, shield=True):
-                await self._retry_until_recorded(late, leaving=True)
+                await self._retry_until_recorded(late, in_flight.files, leaving=True)
             raise
 
-    async def _retry_until_recorded(self, late: LateResult, *, leaving: bool = False) -> None:
+    async def _retry_until_recorded(
+        self, late: LateResult, files: Mapping[str, bytes], *, leaving: bool = False
+    ) -> None:
         with suppress(MidrunError):
-            while not await self._append_late(late, leaving=leaving):
+            while not await self._append_late(late, files, leaving=leaving):
                 pass
 
-    async def _append_late(self, late: LateResult, *, leaving: bool) -> bool:
+    async def _append_late(
+        self, late: LateResult, files: Mapping[str, bytes], *, leaving: bool
+    ) -> bool:
         """Append `late` if the journal is ready for it; False: try again.
 
         A late result settles a call that the journal has as unknown. While the journal has the
@@ -688,7 +678,7 @@ class CallDispatcher:
             is_in_flight = call is not None and call.stage is CallStage.STARTED
             if leaving or not is_in_flight or state.epoch != late.epoch:
                 await append_input(
-                    store, state, ReportLateResult(result=late), self._context.clock
+                    store, state, ReportLateResult(result=late), self._context.clock, files
                 )
                 return True
         await anyio.sleep(LATE_RESULT_TIMEOUT_S / 10)
@@ -725,22 +715,6 @@ async def _refuse_save(_: Json) -> None:
     )
 
 
-class ConditionEvaluation:
-    """A custom stop condition that is being evaluated."""
-
-    __slots__ = ("code", "ended", "is_grace_running")
-
-    def __init__(self, code: UserCode) -> None:
-        self.code = code
-        self.ended = anyio.Event()
-        self.is_grace_running = False  # after it, the run waits no longer
-
-    def stop(self) -> None:
-        """Stop it, once: a run loop asks for this in every iteration."""
-        if self.code.stopping_since is None:
-            self.code.stop()
-
-
 class SaveWaiter:
     """Lets a tool wait in `call.save` for the append of its progress.
 
@@ -760,6 +734,7 @@ class PendingInput(Struct, frozen=True):
     driver_input: DriverInput
     in_flight: InFlightCall | None = None
     save_waiter: "SaveWaiter | None" = None  # of saved progress: a tool waits for it
+    files: Mapping[str, bytes] = {}  # bodies of the files that it names, by hash
 
 
 def _make_failure(epoch: Epoch, in_flight: InFlightCall, error: str) -> DriverInput:

@@ -8,7 +8,7 @@ words when the run continues.
 
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -36,8 +36,9 @@ from midrun.driver.user_code import (
     format_exception,
     must_reraise,
 )
-from midrun.errors import Misconfigured, ModelFailed
+from midrun.errors import FileMissing, Misconfigured, ModelFailed, StoreError
 from midrun.ports.model import Finished, Model, Piece, Prompt
+from midrun.ports.store import Store
 
 log = logging.getLogger("midrun")
 
@@ -233,7 +234,13 @@ async def _read_checked_reply(
     is_summary = in_flight.call.purpose == "condense"
     text = await agent.make_instructions(call)
     prompt = build_prompt(agent, reply_stream.state, condense=is_summary, instructions=text)
-    prompt = replace(prompt, attempt_id=f"{in_flight.call.id}.{in_flight.attempt}")
+    try:
+        files = await _load_files(reply_stream.context.store, reply_stream.state)
+    except StoreError as error:
+        detail = f"the files of the prompt cannot be read: {error}"
+        raise ModelFailed(model.name, "store_failed", detail, transient=True) from error
+    attempt_id = f"{in_flight.call.id}.{in_flight.attempt}"
+    prompt = replace(prompt, attempt_id=attempt_id, files=files)
     if agent.output is None or is_summary:
         await reply_stream.read(partial(model.stream, prompt))
         return
@@ -241,6 +248,19 @@ async def _read_checked_reply(
     if finished is not None:
         reply = await agent.output.settle(finished.reply, call)
         reply_stream.partial_reply.finished = replace(finished, reply=reply)
+
+
+async def _load_files(store: Store, state: State) -> dict[str, bytes]:
+    """Return the bodies of all files in the transcript of the run, by hash."""
+    if not state.has_files:
+        return {}
+    refs = [file for turn in Transcript(state) for file in turn.files]
+    refs += [file for turn in Transcript(state) for made in turn.uses for file in made.files]
+    bodies: dict[str, bytes] = {}
+    for key in dict.fromkeys(ref.hash for ref in refs):
+        with suppress(FileMissing):
+            bodies[key] = await store.read_file(state.run, key)
+    return bodies
 
 
 @asynccontextmanager

@@ -302,6 +302,7 @@ class RunLoop:
                     lease=self._lease if operation.lease == "held" else None,
                     head=build_head(batch.state),
                     at=batch.now,
+                    files=self._dispatcher.collect_files(),
                 )
         except SeqConflict:
             return NotAppended(reason="conflict")

@@ -30,6 +30,7 @@ from msgspec.structs import replace
 
 from midrun.agents import tool_context
 from midrun.agents.agent import Agent
+from midrun.agents.file import list_refs, make_result_file, map_bodies, split_files
 from midrun.agents.signature import BadArguments, Function, SchemaArguments
 from midrun.agents.tool import NOT_DONE, Tool, find_import_path, is_async
 from midrun.codec.safe_repr import safe_repr
@@ -56,6 +57,7 @@ from midrun.core.values import Json
 from midrun.driver import child_runs
 from midrun.driver.context import DriverContext
 from midrun.driver.delta import Delta
+from midrun.driver.redaction import redact_file
 from midrun.driver.sanitize import QUICK_LIMITS, run_in_slices
 from midrun.driver.subprocess.protocol import (
     CallFacts,
@@ -67,6 +69,7 @@ from midrun.driver.subprocess.protocol import (
     QuestionAsked,
     Raised,
     Returned,
+    SentFile,
     find_unrun_code,
 )
 from midrun.driver.subprocess.zygote_client import KILL_TIMEOUT_S
@@ -79,7 +82,7 @@ from midrun.driver.user_code import (
     must_reraise,
     outcome_of_exception,
 )
-from midrun.errors import ModelRetry, NotJson, OutcomeUnknown, TooLarge
+from midrun.errors import Misconfigured, ModelRetry, NotJson, OutcomeUnknown, TooLarge
 
 OUTCOME_UNKNOWN_NAME: Final = OutcomeUnknown.__name__
 """The type of exception by which a tool says that it may have taken effect.
@@ -94,6 +97,10 @@ class Stopped(Struct, frozen=True):
 
 FunctionEnd: TypeAlias = FunctionOutcome | Stopped
 """The end of a function."""
+
+
+ToolOutcome: TypeAlias = CallDone | CallFailed | CallAborted | CallUnknown
+"""The outcome of a tool call in the journal."""
 
 
 def may_result_from_stop(end: FunctionEnd) -> bool:
@@ -140,13 +147,11 @@ async def call_tool(
     except BadArguments as error:  # an approver edited them, or the tool changed
         failed = CallFailed(call=call.id, error=str(error), code="bad_arguments")
         return CloseCall(epoch=epoch, outcome=failed)
-    if tool.timeout is not None:
-        # The outcome if the time is up and the function does not stop within its grace.
-        in_flight.overdue_input = CloseCall(
-            epoch=epoch, outcome=_make_unstopped_outcome(call, tool)
-        )
     execution = FunctionExecution(context, agent, tool, in_flight, state)
     if tool.timeout is not None:
+        # The outcome if the time is up and the function does not stop within its grace.
+        overdue = _make_unstopped_outcome(call, tool)
+        in_flight.overdue_input = CloseCall(epoch=epoch, outcome=overdue)
         execution.timeout_s = tool.timeout.total_seconds()
     end = await execution.run_tool(arguments)
     # A pause does not withdraw a question: the run pauses with the question open. Under every
@@ -162,25 +167,48 @@ async def call_tool(
     if execution.timed_out:
         return CloseCall(epoch=epoch, outcome=_make_timeout_outcome(call, tool))
     outcome = _make_outcome(call, in_flight, end)
+    if isinstance(outcome, CallDone):
+        outcome = await _add_files(context, in_flight, state, end, outcome)
     # A framework counts the retries of its own tools.
-    if isinstance(outcome, CallFailed) and isinstance(end, Raised) and not agent.framework:
+    elif isinstance(end, Raised) and not agent.framework:
         outcome = _mark_retry(outcome, end)
     return CloseCall(epoch=epoch, outcome=outcome)
 
 
-def _mark_retry(outcome: CallFailed, end: Raised) -> CallFailed:
-    """Return the failure of a tool; as a retry if it raised `ModelRetry`.
+async def _add_files(
+    context: DriverContext,
+    in_flight: InFlightCall,
+    state: State,
+    end: FunctionEnd,
+    done: CallDone,
+) -> CallDone:
+    """Add the files that a tool returned to its outcome, and to its artifacts if declared."""
+    assert isinstance(end, Returned)
+    tool, secrets = in_flight.tool, context.secret_registry
+    try:
+        files = [sent.to_file() for sent in end.files]
+    except Misconfigured as problem:  # the process of a tool may send anything
+        return replace(done, encoding_error=str(problem))
+    files = [await redact_file(secrets, state.run, file) for file in files]
+    in_flight.files = map_bodies(files)
+    if tool is not None and tool.artifact:
+        made = None if end.problem else make_result_file(tool.artifact, end.value)
+        shown = [] if made is None else [await redact_file(secrets, state.run, made)]
+        in_flight.artifacts = (*shown, *files)
+    return replace(done, files=list_refs(files)) if files else done
+
+
+def _mark_retry(outcome: ToolOutcome, end: Raised) -> ToolOutcome:
+    """Return the outcome of a tool; its failure as a retry if it raised `ModelRetry`.
 
     The exception is compared by name: it may come from another process, as text.
     """
-    if end.kind != ModelRetry.__name__:
+    if end.kind != ModelRetry.__name__ or not isinstance(outcome, CallFailed):
         return outcome
     return replace(outcome, error=end.message, code=MODEL_RETRY_CODE)
 
 
-def _make_outcome(
-    call: Call, in_flight: InFlightCall, end: FunctionEnd
-) -> CallDone | CallFailed | CallAborted | CallUnknown:
+def _make_outcome(call: Call, in_flight: InFlightCall, end: FunctionEnd) -> ToolOutcome:
     match end:
         case Returned(value=value, problem=problem, shown=shown):
             result = shown if problem else value
@@ -538,6 +566,7 @@ class FunctionExecution:
                 environment=self._agent.tool_environment | self._tool.environment,
                 save=self._in_flight.save,
                 note=self._send_note,
+                show=self._in_flight.show,
                 grace=self._agent.grace,
             ) as process_call:
                 await process_call.wait_for_outcome()
@@ -590,8 +619,9 @@ class FunctionExecution:
 
     def _make_call(self, function: Function, opened: object) -> tool_context.Call:
         facts, save, note = self._call_facts, self._in_flight.save, self._send_note
-        # A blocking function cannot await: its `save` and `note` hop to the event loop and
-        # return when they are done.
+        show = self._in_flight.show
+        # A blocking function cannot await: its `save`, `note` and `show` hop to the event loop
+        # and return when they are done.
         blocks = not is_async(function)
         return tool_context.Call(
             key=facts.key,
@@ -605,6 +635,7 @@ class FunctionExecution:
             transcript=Transcript(self._state),
             saver=(lambda progress: from_thread.run(save, progress)) if blocks else save,
             noter=(lambda text: from_thread.run(note, text)) if blocks else note,
+            shower=(lambda file: from_thread.run(show, file)) if blocks else show,
             _context=opened,
         )
 
@@ -637,7 +668,7 @@ async def _make_return_outcome_in_slices(
     """
     try:
         return Returned(value=normalize_json(value, "result", QUICK_LIMITS))
-    except NotJson:  # or no value at all: a coroutine, or `NOT_DONE`
+    except NotJson:  # or no value at all: a coroutine, files, or `NOT_DONE`
         return _make_return_outcome(value, form)
     except TooLarge:
         try:
@@ -657,7 +688,9 @@ def _make_return_outcome(value: object, form: FunctionForm) -> Returned | NotDon
         return not_run
     if value is NOT_DONE:
         return NotDone()
+    value, files = split_files(value)
+    sent = tuple(map(SentFile.from_file, files))
     try:
-        return Returned(value=normalize_json(value, "result"))
+        return Returned(value=normalize_json(value, "result"), files=sent)
     except (NotJson, TooLarge) as problem:
-        return Returned(problem=str(problem), shown=safe_repr(value))
+        return Returned(problem=str(problem), shown=safe_repr(value), files=sent)

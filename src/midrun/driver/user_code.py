@@ -32,6 +32,7 @@ from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
 from midrun.agents.builtin_tools import PauseHere
+from midrun.agents.file import File
 from midrun.agents.tool import Tool
 from midrun.codec.safe_repr import safe_str
 from midrun.core.driver_inputs import DriverInput
@@ -39,6 +40,7 @@ from midrun.core.scheduler import ControlChild
 from midrun.core.state import Call
 from midrun.core.values import CleanupAction, Json, OperationKind
 from midrun.driver.subprocess.protocol import QuestionAsked, Raised
+from midrun.driver.subprocess.zygote_client import refuse_file
 
 WaitEnded: TypeAlias = Callable[[], Awaitable[None]]
 """Waits for the end of a call, or of the user code that runs for it."""
@@ -80,9 +82,11 @@ class InFlightCall:
         "_finished_event",
         "_scope",
         "abandoned",
+        "artifacts",
         "attempt",
         "call",
         "code",
+        "files",
         "finished",
         "kill_time_s",
         "on_overdue",
@@ -90,6 +94,7 @@ class InFlightCall:
         "overdue_input",
         "save",
         "sent_control",
+        "show",
         "shutting_down",
         "stop_reason",
         "tool",
@@ -106,6 +111,10 @@ class InFlightCall:
         self.save = save
         self.operation = operation
         self.attempt = attempt or call.attempt
+        # Set by the dispatcher for a tool call: stores a file that the tool shows.
+        self.show: Callable[[File], Coroutine[object, None, None]] = refuse_file
+        self.artifacts: tuple[File, ...] = ()  # of the result, journaled with it
+        self.files: dict[str, bytes] = {}  # bodies of the files that its outcome names
         self.tool: Tool | None = None  # set by the dispatcher; None for a model or a child run
         self.code: UserCode | None = None  # async user code that runs for it
         self._scope: anyio.CancelScope | None = None

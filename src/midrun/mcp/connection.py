@@ -39,7 +39,13 @@ from midrun.agents.tool_environment import NOTHING_DECLARED, ToolEnvironment
 from midrun.codec.safe_repr import safe_str
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, OutcomeUnknown, ToolsUnreachable
-from midrun.mcp.results import ToolFailed, ask_for_input, convert_result, read_responses
+from midrun.mcp.results import (
+    ToolFailed,
+    ask_for_input,
+    convert_result,
+    extract_files,
+    read_responses,
+)
 
 CONNECT_TIMEOUT_S: Final = 60.0
 """Seconds for a server to start and to list its tools. Some are downloaded at their start."""
@@ -188,7 +194,8 @@ class McpConnection:
         for attempt in range(RETRIES_MAX):
             result = await self._send_request(tool, arguments, call, responses, state)
             if isinstance(result, CallToolResult):
-                return convert_result(result)
+                value, files = convert_result(result), extract_files(result)
+                return [value, *files] if files else value
             if result.input_requests:
                 ask_for_input(result)  # raises PauseHere
             # Without questions, the server only asks to send the call again later.

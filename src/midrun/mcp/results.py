@@ -1,7 +1,9 @@
 """Convert the result of an MCP tool to JSON that can be journaled and shown to a model."""
 
 import json
+from base64 import b64decode
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final, NoReturn, cast
 
 import msgspec
@@ -24,7 +26,9 @@ from mcp_types import (
 from msgspec import Struct
 
 from midrun.agents.builtin_tools import PauseHere
+from midrun.agents.file import UNKNOWN_MEDIA_TYPE, File
 from midrun.core.values import Json
+from midrun.errors import Misconfigured
 
 RESOURCE_TEXT_MAX_CHARS: Final = 65_536
 """Characters of an embedded resource that are kept. The model can read the rest with a tool."""
@@ -50,6 +54,26 @@ def convert_result(result: CallToolResult) -> Json:
     others = [block for block in result.content if not isinstance(block, TextContent)]
     attached: list[Json] = [_make_reference(block) for block in others]
     return {"result": value, "attached": attached} if attached else value
+
+
+def extract_files(result: CallToolResult) -> list[File]:
+    """Return the images, the audio and the binary resources of a result as files.
+
+    Content that is not valid base64 is left out; its reference stays in the result.
+    """
+    files: list[File] = []
+    for number, block in enumerate(result.content, start=1):
+        match block:
+            case ImageContent(data=data) | AudioContent(data=data):
+                name, mime = f"{block.type}-{number}", block.mime_type
+            case EmbeddedResource(resource=BlobResourceContents(blob=data) as inside):
+                name = str(inside.uri).rpartition("/")[2] or f"resource-{number}"
+                mime = inside.mime_type or UNKNOWN_MEDIA_TYPE
+            case _:
+                continue
+        with suppress(ValueError, Misconfigured):
+            files.append(File(name[-100:], mime, b64decode(data, validate=True)))
+    return files
 
 
 def _make_reference(block: ContentBlock) -> dict[str, Json]:

@@ -7,7 +7,7 @@ role of the tool, and an interrupted reply is followed by a note instead of bein
 place. Each call is followed directly by its result, as providers require.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -16,6 +16,7 @@ import pydantic_ai
 from pydantic import TypeAdapter, ValidationError
 from pydantic_ai.messages import (
     AgentStreamEvent,
+    BinaryContent,
     InstructionPart,
     ModelMessage,
     ModelRequest,
@@ -32,6 +33,7 @@ from pydantic_ai.messages import (
     ToolCallPart,
     ToolCallPartDelta,
     ToolReturnPart,
+    UserContent,
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters
@@ -39,15 +41,18 @@ from pydantic_ai.native_tools import NATIVE_TOOL_TYPES, AbstractNativeTool
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import PydanticSerializationError
 
+from midrun.agents.file import is_text_type
 from midrun.codec.strict_json import normalize_json, parse_json
 from midrun.core.transcript import CallResult, Turn
-from midrun.core.values import Json, Reply, RequestedCall
+from midrun.core.values import FileRef, Json, Reply, RequestedCall
 from midrun.errors import Misconfigured, ModelFailed, NotJson, TooLarge
 from midrun.models.prompt_texts import (
     CONTINUE_NOTE,
     INTERRUPTED_NOTE,
     WRITTEN_BY_PERSON_NOTE,
+    format_file_name,
     format_result,
+    format_unread_file,
     mark_runtime_text,
 )
 from midrun.ports.model import Piece, Prompt
@@ -56,6 +61,9 @@ OMITTED_FIELDS: Final = {"usage", "timestamp"}
 """Fields of a response that are not stored with it, because the journal has its own."""
 
 ProposedCall: TypeAlias = ToolCallPart[object]
+
+MEDIA_PREFIXES: Final = ("image/", "audio/", "video/", "application/pdf")
+"""Beginnings of media types that some model can read. Other binary files are only named."""
 
 RESPONSE_ADAPTER: Final = TypeAdapter(ModelResponse)
 
@@ -69,6 +77,7 @@ def make_messages(
     that reply in place.
     """
     builder = builder or MessageBuilder()
+    builder.files = prompt.files
     builder.add_turns(prompt.transcript)
     if prompt.runtime_request:
         builder.add_runtime_text(prompt.runtime_request)
@@ -141,6 +150,7 @@ class MessageBuilder:
     """Builds the list of messages. Parts between two replies are joined to one request."""
 
     def __init__(self) -> None:
+        self.files: Mapping[str, bytes] = {}  # bodies of the files of the turns, by hash
         self.messages: list[ModelMessage] = []
         self._parts: list[ModelRequestPart] = []  # of the last request in `messages`
         self._ids: set[str] = set()  # tool call ids used so far
@@ -153,8 +163,33 @@ class MessageBuilder:
                     self.add_assistant_turn(turn)
                 case "runtime":
                     self.add_runtime_text(turn.text, turn.kind, turn.by)
+                    if turn.files:  # of a call whose outcome came late
+                        self.add_request_part(UserPromptPart(self.make_contents(turn.files)))
                 case "user":
-                    self.add_request_part(UserPromptPart(turn.text))
+                    files = self.make_contents(turn.files)
+                    self.add_request_part(
+                        UserPromptPart([turn.text, *files] if files else turn.text)
+                    )
+
+    def make_contents(self, files: Sequence[FileRef]) -> list[UserContent]:
+        """Return files as contents: text as text, media as they are, others by name only.
+
+        No model reads an archive, say. Its provider decides whether it takes an image or a PDF.
+        """
+        contents: list[UserContent] = []
+        for file in files:
+            data = self.files.get(file.hash)
+            if data is None:
+                contents.append(format_unread_file(file))
+            elif is_text_type(file.media_type):
+                text = data.decode(errors="replace")
+                contents.append(f"{format_file_name(file)}\n{text}")
+            elif file.media_type.startswith(MEDIA_PREFIXES):
+                media_type = file.media_type.partition(";")[0]
+                contents += [format_file_name(file), BinaryContent(data, media_type=media_type)]
+            else:
+                contents.append(format_unread_file(file))
+        return contents
 
     def load_turn(self, turn: Turn) -> ModelResponse | None:
         """Return the stored message of a reply; None if it is not readable."""
@@ -185,12 +220,14 @@ class MessageBuilder:
             self.add_runtime_text(WRITTEN_BY_PERSON_NOTE.format(by=turn.by or "a person"))
 
     def add_result(self, call: ProposedCall, result: CallResult) -> None:
-        """Add the result of a call, always as text.
+        """Add the result of a call, always as text, and the files that it returned.
 
         A provider may give a meaning of its own to a structured result.
         """
         text = format_result(result)
-        self.add_request_part(ToolReturnPart(call.tool_name, text, call.tool_call_id))
+        files = self.make_contents(result.files)
+        content: str | list[UserContent] = [text, *files] if files else text
+        self.add_request_part(ToolReturnPart(call.tool_name, content, call.tool_call_id))
 
     def _make_response(self, turn: Turn) -> tuple[ModelResponse | None, list[ProposedCall]]:
         """Return the reply, and its calls with the arguments they were made with.

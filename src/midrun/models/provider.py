@@ -33,9 +33,10 @@ from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
+from midrun.agents.file import is_text_type
 from midrun.core.transcript import Turn
+from midrun.core.values import FileRef, Spend
 from midrun.core.values import ModelSettings as OwnSettings
-from midrun.core.values import Spend
 from midrun.errors import Misconfigured, ModelFailed
 from midrun.models.messages import (
     PieceConverter,
@@ -57,6 +58,13 @@ PydanticModel: TypeAlias = Model[Any]  # type: ignore[explicit-any]  # with any 
 CHARS_PER_TOKEN: Final = 4
 OUTPUT_MAX_TOKENS: Final = 4096
 """The assumed size of a reply in tokens, if the settings of the model have no `max_tokens`."""
+
+
+FILE_TOKENS: Final = 2_000
+"""Estimated tokens of an image or another file that is not text. Providers differ."""
+
+UNSENDABLE_ERRORS: Final = (NotImplementedError, RuntimeError, ValueError, TypeError)
+"""Exceptions of pydantic-ai for a content that it cannot convert for a provider."""
 
 
 class Prices:
@@ -133,8 +141,15 @@ def _find_url(model: PydanticModel) -> str | None:
         return None
 
 
+def _list_files(turn: Turn) -> list[FileRef]:
+    return [*turn.files, *(file for made in turn.uses for file in made.files)]
+
+
 def _count_characters(turn: Turn) -> int:
     characters = len(turn.text) + len(turn.thinking)
+    for file in _list_files(turn):
+        media = FILE_TOKENS * CHARS_PER_TOKEN
+        characters += file.size if is_text_type(file.media_type) else media
     return characters + sum(len(msgspec.json.encode(made)) for made in turn.uses)
 
 
@@ -275,7 +290,7 @@ class ProviderModel:
             )
             # Entered by hand and not with `async with`: the errors of entering it are
             # converted, and leaving it is shielded and bounded.
-            with self._bound_wait(reply_started=False):
+            with self._bound_wait(reply_started=False, prompt=prompt):
                 streamed = await request.__aenter__()
             try:
                 async with aclosing(self.stream_pieces(streamed, streamed.get)) as pieces:
@@ -315,16 +330,33 @@ class ProviderModel:
         )
 
     @contextmanager
-    def _bound_wait(self, *, reply_started: bool) -> Iterator[None]:
+    def _bound_wait(
+        self, *, reply_started: bool, prompt: Prompt | None = None
+    ) -> Iterator[None]:
         """Bound a wait for the provider, and convert its errors to `ModelFailed`."""
         with anyio.move_on_after(self._idle_s) as timeout:
             try:
                 yield
             except Exception as error:
+                if prompt is not None and (failure := self._find_file_failure(prompt, error)):
+                    raise failure from error
                 raise make_failure(self.name, error, reply_started=reply_started) from error
         if timeout.cancelled_caught:
             detail = f"nothing came for {self._idle_s:g} s"
             raise ModelFailed(self.name, "timeout", detail, transient=True)
+
+    def _find_file_failure(self, prompt: Prompt, error: Exception) -> ModelFailed | None:
+        """Return the failure of a model that does not take a file; None for other errors.
+
+        pydantic-ai raises plain exceptions for contents that it cannot send to a provider.
+        """
+        if not prompt.files or not isinstance(error, UNSENDABLE_ERRORS):
+            return None
+        named = {file.hash: file for turn in prompt.transcript for file in _list_files(turn)}
+        files = [named[key] for key in prompt.files if key in named]
+        shown = ", ".join(f"“{file.name}” ({file.media_type})" for file in files)
+        detail = f"it does not take one of these files: {shown}. {error}"[:DETAIL_MAX_CHARS]
+        return ModelFailed(self.name, "file_refused", detail)
 
     def make_settings(self, settings: OwnSettings | None = None) -> ModelSettings | None:
         """Return the settings of a request: `settings`, and no retries of the SDK.

@@ -8,7 +8,7 @@ Models do not retry. The driver does, because it journals each attempt and each 
 can be paused between two attempts.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
@@ -40,6 +40,9 @@ class Prompt(Struct, frozen=True, kw_only=True):
     settings: ModelSettings = ModelSettings()
     provider_tools: tuple[object, ...] = ()  # names, or native tools of pydantic-ai
     has_fixed_instructions: bool = True  # a provider can cache them
+    # The bodies of the files that the transcript names, by hash. A file that is not here, such
+    # as one of a deleted run, is only named.
+    files: Mapping[str, bytes] = {}
 
 
 class Piece(Struct, frozen=True, kw_only=True):

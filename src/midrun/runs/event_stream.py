@@ -158,6 +158,10 @@ def _make_event(item: FeedEntry, before: State, after: State) -> ev.RunEvent:
             return ev.ReplyFinished(**common, call=CallId(""), outcome="done", reply=entry.text)
         case e.PlanMade():
             return ev.PlanChanged(**common, items=entry.items)
+        case e.ArtifactShown(call=call, name=name, version=version, file=file):
+            return ev.ArtifactChanged(
+                **common, call=call, name=name, version=version, file=file
+            )
         case e.HandedOff():
             return ev.HandoffFinished(
                 **common,
@@ -219,6 +223,7 @@ def _make_call_finished(
             result=result,
             error=error,
             will_retry=call.must_retry,
+            files=getattr(entry, "files", ()),
         )
     # The entry has the text of the model alone; the stream had the prefix before it.
     prefix = _find_prefix(before, call) if reply or outcome == "done" else ""

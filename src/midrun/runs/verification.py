@@ -1,19 +1,23 @@
 """Verification of one stored run, for `Midrun.verify`.
 
 Checks in this order: the hash chain over the stored bytes, the decoding of every line, the
-invariants of the journal (`midrun.verify`), the columns of the run's row, and imports. A broken
-chain ends the checks, because the lines behind it cannot be trusted.
+invariants of the journal (`midrun.verify`), the columns of the run's row, imports, and the
+bytes of the files that entries name. A broken chain ends the checks, because the lines behind
+it cannot be trusted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from hashlib import sha256
 
 from anyio import to_thread
+from msgspec.structs import replace
 
 from midrun.codec.hash_chain import UNKEYED_CHAIN, HashChain, get_chain
 from midrun.codec.journal import decode_lines
 from midrun.core.entries import LeaseTaken, Record, RunImported
+from midrun.core.files import iter_file_refs
 from midrun.core.ids import RunId, Seq
-from midrun.errors import JournalCorrupt, JournalTooNew, RunErased
+from midrun.errors import FileMissing, JournalCorrupt, JournalTooNew, RunErased
 from midrun.ports.store import HasIndexedRow, RunRow, Store, Tombstone
 from midrun.runs.values import Erasure, Import, Verdict
 from midrun.stores.deletion import compute_proof
@@ -39,7 +43,31 @@ async def verify_run(store: Store, run: RunId) -> Verdict:
     except RunErased:
         return check_tombstone(await store.get_tombstone(run), get_chain(store))
     # In a thread: for a long journal the checks would block the event loop too long.
-    return await to_thread.run_sync(_check_run, row, index, pairs, get_chain(store))
+    verdict, records = await to_thread.run_sync(_check_run, row, index, pairs, get_chain(store))
+    missing = [problem async for problem in check_files(store, run, records)]
+    return replace(verdict, problems=(*verdict.problems, *missing))
+
+
+async def check_files(
+    store: Store, run: RunId, records: Sequence[Record]
+) -> AsyncIterator[Problem]:
+    """Check that the store has every file that an entry names, with the bytes of its hash."""
+    seen: set[str] = set()
+    for record in records:
+        for ref in iter_file_refs(record.entry):
+            if ref.hash in seen:
+                continue
+            seen.add(ref.hash)
+            try:
+                body = await store.read_file(run, ref.hash)
+            except FileMissing:
+                problem = f"The store does not have the file “{ref.name}”, {ref.hash[:12]}."
+            else:
+                digest = await to_thread.run_sync(lambda data: sha256(data).hexdigest(), body)
+                if digest == ref.hash:
+                    continue
+                problem = f"The file “{ref.name}”, {ref.hash[:12]}, was changed in the store."
+            yield Problem(invariant="I4", seq=record.seq, text=problem)
 
 
 def check_tombstone(tombstone: Tombstone, chain: HashChain) -> Verdict:
@@ -59,9 +87,10 @@ def _check_run(
     index: Mapping[str, object],
     pairs: Sequence[tuple[bytes, bytes]],
     chain: HashChain,
-) -> Verdict:
+) -> tuple[Verdict, Sequence[Record]]:
     run, head = row.run, (row.seq, row.hash)
     imported: Import | None = None
+    records: list[Record] = []
     found = list(
         check_chain(
             pairs, chain=chain.make_next_link, first_hash=chain.make_first_link(run), head=head
@@ -85,7 +114,9 @@ def _check_run(
                 first_hash=UNKEYED_CHAIN.make_first_link(run),
             )
             imported = find_last_import(records)
-    return Verdict(run_id=run, entries=len(pairs), problems=tuple(found), imported=imported)
+    problems = tuple(found)
+    verdict = Verdict(run_id=run, entries=len(pairs), problems=problems, imported=imported)
+    return verdict, records
 
 
 def check_row(

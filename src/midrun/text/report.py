@@ -40,6 +40,20 @@ class ReportedCall(Value, kw_only=True):
         return f"{said} (why: {self.why})" if self.why else said
 
 
+class ReportedArtifact(Value, kw_only=True):
+    """The newest version of an artifact in the report."""
+
+    name: str
+    version: int
+    media_type: str
+    size: int
+    hash: str
+
+    def __str__(self) -> str:
+        version = f", version {self.version}" if self.version > 1 else ""
+        return f"{self.name} ({self.media_type}, {self.size} bytes{version})"
+
+
 class Report(Value, kw_only=True):
     """The calls of a run, grouped by outcome."""
 
@@ -61,6 +75,7 @@ class Report(Value, kw_only=True):
     failed: tuple[ReportedCall, ...] = ()
     never_started: tuple[ReportedCall, ...] = ()
     still_held: tuple[ReportedCall, ...] = ()  # its resource could not be released
+    artifacts: tuple[ReportedArtifact, ...] = ()  # the newest version of each
     partial: str = ""
     value: Json = None  # the output of a completed run as data, if it has a typed output
 
@@ -93,6 +108,8 @@ class Report(Value, kw_only=True):
             ("Could not be released", self.still_held),
         ):
             parts += _format_section(title, deeds)
+        if self.artifacts:
+            parts += ["## Artifacts", "", *(f"- {shown}" for shown in self.artifacts), ""]
         if self.partial:
             parts += ["## Partial work", "", self.partial, ""]
         if self.value is not None:
@@ -160,9 +177,25 @@ def build_report(state: State) -> Report:
         cancelled_by=cancel.by if cancel else "",
         cancelled_at=state.cancel_requested_at if cancel else None,
         reason=shorten_to_line(cancel.reason) if cancel else "",
+        artifacts=_list_artifacts(state),
         partial=_find_partial_work(state),
         value=state.value,
         **found,
+    )
+
+
+def _list_artifacts(state: State) -> tuple[ReportedArtifact, ...]:
+    """Return the newest version of each artifact, in the order of their first versions."""
+    newest = {shown.name: shown for shown in state.artifacts}
+    return tuple(
+        ReportedArtifact(
+            name=shown.name,
+            version=shown.version,
+            media_type=shown.file.media_type,
+            size=shown.file.size,
+            hash=shown.file.hash,
+        )
+        for shown in newest.values()
     )
 
 

@@ -2,7 +2,7 @@
 
 from anyio.lowlevel import checkpoint
 
-from midrun.driver.dispatcher import StopContext
+from midrun.driver.stop_conditions import StopContext
 
 BROKEN = {"raises": True}
 """Makes `broken` raise; a test clears it to repair the condition."""

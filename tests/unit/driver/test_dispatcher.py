@@ -37,8 +37,8 @@ from midrun.core.scheduler import AbortCall, AbortReason, EvaluateStopCondition
 from midrun.core.values import Json
 from midrun.core.values import RequestedCall as RequestedUse
 from midrun.driver import dispatcher as dispatcher_module
-from midrun.driver.dispatcher import StopContext
 from midrun.driver.notifications import Wakeup
+from midrun.driver.stop_conditions import StopContext
 from midrun.driver.subprocess import zygote_client
 from midrun.errors import StaleEpoch
 from midrun.models import ScriptedModel, Use

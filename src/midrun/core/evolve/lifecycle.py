@@ -28,6 +28,7 @@ def run_started(state: State, entry: RunStarted) -> State:
         speaker=find_speaker(entry, entry.speaker),
         agent_fingerprint=entry.agent_fingerprint,
         steered_by=(entry.by, *entry.steered_by),
+        has_files=any(m.files or any(c.files for c in m.made) for m in entry.history),
     ).with_files(entry.files)
     # A fork without a new instruction continues its task, which is in the history already.
     known = entry.forked is not None and any(m.text == entry.task for m in entry.history)

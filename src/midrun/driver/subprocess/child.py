@@ -16,6 +16,7 @@ from typing import Final, Never, cast
 import msgspec
 
 from midrun.agents.builtin_tools import PauseHere
+from midrun.agents.file import split_files
 from midrun.agents.signature import Function
 from midrun.agents.tool import NOT_DONE, Tool
 from midrun.agents.tool_context import ELSEWHERE, Call
@@ -28,6 +29,7 @@ from midrun.driver.subprocess.protocol import (
     RESULT_MAX_BYTES,
     ChildAnswer,
     ChildMessage,
+    ChildRequest,
     FunctionTask,
     NotDone,
     NoteRequest,
@@ -35,11 +37,13 @@ from midrun.driver.subprocess.protocol import (
     Raised,
     Returned,
     SaveRequest,
+    SentFile,
+    ShowRequest,
     decode_task,
     encode_frame,
     find_unrun_code,
 )
-from midrun.errors import NotJson, TooLarge
+from midrun.errors import FileRefused, NotJson, TooLarge
 
 NO_ANSWER_EXIT_CODE: Final = 70
 """The exit code of a child that could not send its answer."""
@@ -73,11 +77,17 @@ class ChildChannel:
             raise OSError("the descriptor of the call's socket was closed and reused")
         self._socket.sendall(encode_frame(message))
 
-    def request(self, message: SaveRequest | NoteRequest) -> None:
-        """Send a message, and wait until the worker has done it."""
+    def request(self, message: ChildRequest) -> None:
+        """Send a message, and wait until the worker has done it.
+
+        Raises:
+            FileRefused: the worker refused a file.
+        """
         with self._lock:
             self.send(message)
-            self.receive()
+            problem = self.receive()
+        if problem:
+            raise FileRefused(problem.decode())
 
     def _receive_exactly(self, size: int) -> bytes:
         data = bytearray()
@@ -128,10 +138,12 @@ def _make_answer(task: FunctionTask, function: object, channel: ChildChannel) ->
         return NotDone()
     if (problem := find_unrun_code(value, task.form)) is not None:
         return problem
+    value, files = split_files(value)
+    sent = tuple(map(SentFile.from_file, files))
     try:
-        return Returned(value=_make_storable(value))
+        return Returned(value=_make_storable(value), files=sent)
     except (NotJson, TooLarge) as error:
-        return Returned(problem=str(error), shown=safe_repr(value))
+        return Returned(problem=str(error), shown=safe_repr(value), files=sent)
 
 
 def _make_storable(value: object) -> Json:
@@ -153,6 +165,7 @@ def _make_call(task: FunctionTask, channel: ChildChannel) -> Call:
         progress=facts.progress,
         saver=lambda progress: channel.request(SaveRequest(progress)),
         noter=lambda text: channel.request(NoteRequest(text)),
+        shower=lambda file: channel.request(ShowRequest(SentFile.from_file(file))),
         _context=ELSEWHERE,
     )
 

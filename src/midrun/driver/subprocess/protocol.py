@@ -15,11 +15,12 @@ import struct
 from collections.abc import Coroutine
 from inspect import isasyncgen, isawaitable, isgenerator
 from tempfile import TemporaryFile
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from midrun.agents.file import File
 from midrun.core.values import Json
 from midrun.ports import platform
 
@@ -54,6 +55,23 @@ class FunctionTask(Struct, frozen=True, kw_only=True):
     call: CallFacts
 
 
+class SentFile(Struct, frozen=True):
+    """A file that a function returned or shows; JSON has its bytes as base64."""
+
+    name: str
+    media_type: str
+    data: bytes
+
+    @classmethod
+    def from_file(cls, file: File) -> Self:
+        """Return the message for `file`."""
+        return cls(file.name, file.media_type, file.data)
+
+    def to_file(self) -> File:
+        """Return the file."""
+        return File(self.name, self.media_type, self.data)
+
+
 class Returned(Struct, frozen=True, kw_only=True, tag="returned"):
     """The function returned, so its effect has happened.
 
@@ -63,6 +81,7 @@ class Returned(Struct, frozen=True, kw_only=True, tag="returned"):
     value: Json = None
     problem: str = ""
     shown: str = ""
+    files: tuple[SentFile, ...] = ()
 
 
 class NotDone(Struct, frozen=True, kw_only=True, tag="not_done"):
@@ -199,12 +218,19 @@ class NoteRequest(Struct, frozen=True, tag="note"):
     text: str
 
 
+class ShowRequest(Struct, frozen=True, tag="show"):
+    """From a child: show this file. The child waits for a frame: empty, or with a problem."""
+
+    file: SentFile
+
+
+ChildRequest: TypeAlias = SaveRequest | NoteRequest | ShowRequest
 ZygoteRequest: TypeAlias = StartProcess | SignalProcess
 ZygoteReport: TypeAlias = ProcessRefused | ProcessStarted | ProcessGone
-ChildMessage: TypeAlias = SaveRequest | NoteRequest | ChildAnswer
+ChildMessage: TypeAlias = ChildRequest | ChildAnswer
 
 DONE_FRAME: Final = FRAME_HEADER.pack(0)
-"""The empty frame: the child's `SaveRequest` or `NoteRequest` is done."""
+"""The empty frame: the request of the child is done."""
 
 _REQUEST_DECODER: Final[msgspec.json.Decoder[ZygoteRequest]] = msgspec.json.Decoder(
     ZygoteRequest
@@ -212,6 +238,12 @@ _REQUEST_DECODER: Final[msgspec.json.Decoder[ZygoteRequest]] = msgspec.json.Deco
 _REPORT_DECODER: Final[msgspec.json.Decoder[ZygoteReport]] = msgspec.json.Decoder(ZygoteReport)
 _MESSAGE_DECODER: Final[msgspec.json.Decoder[ChildMessage]] = msgspec.json.Decoder(ChildMessage)
 _TASK_DECODER: Final = msgspec.json.Decoder(FunctionTask)
+
+
+def encode_problem(problem: str) -> bytes:
+    """Encode the reply to a request of a child that was refused."""
+    body = problem.encode("utf-8", "replace")
+    return FRAME_HEADER.pack(len(body)) + body
 
 
 def encode_frame(message: ZygoteRequest | ZygoteReport | ChildMessage | FunctionTask) -> bytes:

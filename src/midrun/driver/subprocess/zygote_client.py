@@ -47,6 +47,7 @@ from anyio import (
 )
 from anyio.abc import TaskGroup
 
+from midrun.agents.file import File
 from midrun.agents.tool_environment import NOTHING_DECLARED, ToolEnvironment
 from midrun.core.values import Json
 from midrun.driver.subprocess.function_lookup import get_main_module, refuse_while_importing
@@ -55,6 +56,7 @@ from midrun.driver.subprocess.protocol import (
     TARGET_MAX_CHARS,
     ChildAnswer,
     ChildMessage,
+    ChildRequest,
     Deadline,
     Died,
     FrameBuffer,
@@ -67,6 +69,7 @@ from midrun.driver.subprocess.protocol import (
     ProcessStarted,
     Raised,
     SaveRequest,
+    ShowRequest,
     SignalProcess,
     StartProcess,
     ZygoteReport,
@@ -74,8 +77,9 @@ from midrun.driver.subprocess.protocol import (
     decode_message,
     decode_report,
     encode_frame,
+    encode_problem,
 )
-from midrun.errors import Misconfigured
+from midrun.errors import FileRefused, Misconfigured
 from midrun.ports import platform
 
 BOOT_CODE: Final = (
@@ -265,6 +269,13 @@ def _get_stderr_fd() -> int:
 
 SaveCallback: TypeAlias = Callable[[Json], Awaitable[None]]
 NoteCallback: TypeAlias = Callable[[str], Awaitable[None]]
+ShowCallback: TypeAlias = Callable[[File], Awaitable[None]]
+
+
+async def refuse_file(file: File) -> None:
+    """Refuse a file of a function that cannot show any."""
+    raise FileRefused(f"Cannot show “{file.name}”: only a tool call can show artifacts.")
+
 
 KILL_TIMEOUT_S: Final = 5.0
 """Seconds to wait for the end of a process after SIGKILL.
@@ -288,18 +299,20 @@ class ProcessCall:
         own_socket: socket.socket,
         save: SaveCallback,
         note: NoteCallback,
+        show: ShowCallback,
     ) -> None:
         self.final_outcome: FunctionOutcome | None = None
         self._zygote_process = zygote_process
         self._socket = own_socket
         self._save = save
         self._note = note
+        self._show = show
         self._call = 0
         self._frames = FrameBuffer()
         self._is_started = False
         self._is_open = True  # the call's socket may still deliver bytes
         self._wait_scope = CancelScope()  # of the current wait, cancelled by a report
-        self._pending_request: SaveRequest | NoteRequest | None = (
+        self._pending_request: ChildRequest | None = (
             None  # the request that the child waits for
         )
         self._answer: ChildAnswer | None = None  # as sent by the child, not yet final
@@ -398,6 +411,7 @@ class ProcessCall:
 
         If this is cancelled, the request stays pending and is handled again the next time.
         """
+        reply = DONE_FRAME
         match self._pending_request:
             case None:
                 await self._read_message()
@@ -406,8 +420,13 @@ class ProcessCall:
                 await self._save(progress)
             case NoteRequest(text=text):
                 await self._note(text)
+            case ShowRequest(file=file):
+                try:
+                    await self._show(file.to_file())
+                except (FileRefused, Misconfigured) as refusal:
+                    reply = encode_problem(str(refusal))
         self._pending_request = None
-        await self._send(DONE_FRAME)
+        await self._send(reply)
 
     async def _read_message(self) -> None:
         try:
@@ -422,7 +441,7 @@ class ProcessCall:
             return
         if message is None:
             self.final_outcome = self._make_final_outcome()
-        elif isinstance(message, SaveRequest | NoteRequest):
+        elif isinstance(message, SaveRequest | NoteRequest | ShowRequest):
             self._pending_request = message
         else:
             self._answer = message
@@ -554,6 +573,7 @@ class Zygote:
         save: SaveCallback,
         note: NoteCallback,
         grace: timedelta,
+        show: ShowCallback = refuse_file,
         environment: ToolEnvironment = NOTHING_DECLARED,
     ) -> AsyncIterator[ProcessCall]:
         """Run a function; leaving the context ends it.
@@ -563,14 +583,15 @@ class Zygote:
         also after a cancellation: a function that finished within its grace has returned. If
         entering the context is cancelled, the function was not run.
 
-        `save` and `note` are awaited, one at a time, when the function saves progress or notes
-        a line. The function continues when they return, and is stopped if they raise.
+        `save`, `note` and `show` are awaited, one at a time, when the function saves progress,
+        notes a line or shows a file. The function continues when they return, and is stopped if
+        they raise. Only a refused file is raised in the function itself.
         """
         _check_target(task.target)
         mine, theirs = socket.socketpair()
         with mine:
             mine.setblocking(False)  # noqa: FBT003 - the name says it
-            call = ProcessCall(self._get_process(environment), mine, save, note)
+            call = ProcessCall(self._get_process(environment), mine, save, note, show)
             with theirs:  # the kernel keeps the descriptor alive while it is on its way
                 await call.start(task.target, theirs)
             try:

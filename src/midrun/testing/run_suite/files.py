@@ -2,9 +2,15 @@
 
 import pytest
 
+from midrun.agents.agent import Agent
 from midrun.agents.file import File
+from midrun.agents.tool import tool
+from midrun.agents.tool_context import Call
+from midrun.core.entries import CallDone
 from midrun.errors import ControlRefused, FileMissing, FileRefused, MidrunError, Misconfigured
-from midrun.models import Use
+from midrun.events import ArtifactChanged
+from midrun.models import ScriptedModel, Use
+from midrun.runs.values import FeedEntry
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.testing.run_suite.fixtures import OLGA, OpenHandle, RunSuiteFixtures
 
@@ -66,3 +72,75 @@ class FileHandleTests(RunSuiteFixtures):
         run = await mid.start("actor", "go")
         with pytest.raises(MidrunError, match="instruction"):
             await run.resume(files=[PICTURE])
+
+    async def test_tools_show_artifacts_with_versions_and_return_files(
+        self, opened: OpenHandle
+    ) -> None:
+        """The journal, the view, the report and the events name them."""
+
+        @tool
+        async def draw(call: Call) -> object:
+            """Draw a chart."""
+            await call.show("plan.md", "text/markdown", "# One")
+            await call.show("plan.md", "text/markdown", "# Two")
+            await call.show("plan.md", "text/markdown", "# Two")  # the same content
+            await call.show("rows.csv", "text/csv", b"a,b\n")
+            return ["The chart", PICTURE]
+
+        @tool(artifact="summary.json", in_process=True)
+        def sum_up(call: Call) -> object:
+            """Sum it up."""
+            _ = call.show("plan.md", "text/markdown", "# Three")  # has returned: it blocks
+            return {"total": 3}
+
+        model = ScriptedModel([Use("draw"), Use("sum_up"), "Done."])
+        mid = await opened(Agent("actor", model=model, tools=[draw, sum_up]))
+        run = await mid.start("actor", "go")
+        view = await run.until("completed")
+        shown = await run.artifacts()
+        assert [(a.name, a.version) for a in shown] == [
+            ("plan.md", 1),
+            ("plan.md", 2),
+            ("rows.csv", 1),
+            ("plan.md", 3),
+            ("summary.json", 1),
+        ]
+        assert view.artifacts == shown
+        assert (await run.file(shown[1].file.hash)).data == b"# Two"
+        summary = await run.file(shown[-1].file.hash)
+        assert summary == File("summary.json", "application/json", b'{\n  "total": 3\n}')
+        assert await run.file(PICTURE.ref.hash) == PICTURE
+        events = [event async for event in run.events() if isinstance(event, ArtifactChanged)]
+        assert [(e.name, e.version, e.file) for e in events] == [
+            (a.name, a.version, a.file) for a in shown
+        ]
+        assert [line.name for line in (await run.report()).artifacts] == [
+            "plan.md",
+            "rows.csv",
+            "summary.json",
+        ]
+        assert (await mid.verify(run.id)).problems == ()
+
+    async def test_an_artifact_beyond_a_limit_is_refused_in_the_tool(
+        self, opened: OpenHandle
+    ) -> None:
+        """The tool may go on, and the result of a call that took effect is kept."""
+
+        @tool
+        async def draw(call: Call) -> object:
+            """Draw a chart."""
+            with pytest.raises(FileRefused, match=r"large\.bin"):
+                await call.show("large.bin", "application/octet-stream", LARGE.data)
+            with pytest.raises(Misconfigured, match="media_type"):
+                await call.show("x", "nonsense", "x")
+            return ["drawn", LARGE]
+
+        model = ScriptedModel([Use("draw"), "Done."])
+        mid = await opened(Agent("actor", model=model, tools=[draw]))
+        run = await mid.start("actor", "go")
+        await run.until("completed")
+        assert await run.artifacts() == ()
+        entries = [i.entry async for i in run.feed() if isinstance(i, FeedEntry)]
+        done = [e for e in entries if isinstance(e, CallDone) and e.reply is None]
+        assert (done[0].result, done[0].files) == ("drawn", ())
+        assert "large.bin" in done[0].encoding_error
