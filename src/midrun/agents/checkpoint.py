@@ -4,7 +4,7 @@ A checkpoint is the journal of a run, line by line as it was stored, in an envel
 run, agent, phase and head. There is no second representation of a run: to resume is to fold the
 lines. It contains data only; decoding one creates no object that a journal could not hold. It
 also contains the journals of all child runs, because a child that is missing would be started
-again and repeat its effects.
+again and repeat its effects, and the files that the journals name, up to a size.
 
     {"agent":"clerk","agent_fingerprint":"5f2c","head_hash":"9e1b…","head_seq":7,
      "issued_at":1763251200000000,"kid":"77ab…","lines":["{\"at\":…}",…],"mac":"04cd…",
@@ -24,7 +24,7 @@ given; otherwise a process with a missing key would continue without the check.
 A checkpoint can be resumed twice. Only a store that has the run can detect it (`check_head`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hmac import compare_digest, digest
 from typing import Annotated, Final
 
@@ -116,6 +116,7 @@ class Checkpoint(
     expires_at: Micros | None = None
     lines: tuple[str, ...]
     children: tuple[ChildJournal, ...] = ()  # all child runs, and their child runs
+    files: dict[str, bytes] = {}
     signed: bool
     kid: str = ""  # the id of the signing key, from which the key cannot be computed
     mac: str = ""
@@ -135,14 +136,15 @@ class Checkpoint(
         key: bytes | None = None,
         chain: HashChain = UNKEYED_CHAIN,
         children: Iterable[tuple[RunId, Iterable[tuple[bytes, bytes]]]] = (),
+        files: Mapping[str, bytes] | None = None,
     ) -> "Checkpoint":
         """Make the checkpoint of a run in `phase`; sign it if `key` is given.
 
         `pairs` is the whole journal as `Store.lines` returns it, each line with its hash.
         `chain` computes the hashes of that store. The lines are checked against it first: a
         signature over a changed journal would make it look authentic. `children` are the
-        journals of all child runs. `head_hash` is computed without the store's key, so that
-        another store can check it.
+        journals of all child runs. `files` has the bytes of their files, by hash. `head_hash`
+        is computed without the store's key, so that another store can check it.
 
         Raises:
             CheckpointRefused: `checkpoint_invalid`: the run is not parked.
@@ -163,6 +165,7 @@ class Checkpoint(
             children=tuple(
                 _make_child_journal(run_, chain.verify_lines(run_, of)) for run_, of in children
             ),
+            files=dict(files or {}),
             signed=key is not None,
             kid="" if key is None else make_key_id(key),
             v=FORMAT_VERSION,

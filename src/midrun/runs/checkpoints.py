@@ -8,8 +8,8 @@ A checkpoint may come from an untrusted writer, so an import checks more than th
 journal in which a pending call needs less approval than its tool declares in this process.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -23,6 +23,7 @@ from midrun.codec.strict_json import normalize_json
 from midrun.core import controls as c
 from midrun.core.entries import RunImported
 from midrun.core.evolve import apply_entries
+from midrun.core.files import iter_file_refs
 from midrun.core.ids import RunId, Seq, parse_call_number
 from midrun.core.run_head import build_head
 from midrun.core.state import Ask, Call, State, iter_child_ids
@@ -30,9 +31,18 @@ from midrun.core.step_boundary import make_approval_ask
 from midrun.core.transitions import list_possible_controls
 from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Actor, Json, Phase, Traits
 from midrun.driver.journal_writer import load_run_state
-from midrun.errors import CheckpointRefused, ControlRefused, RunExists, RunNotFound
+from midrun.errors import (
+    CheckpointRefused,
+    ControlRefused,
+    FileMissing,
+    RunExists,
+    RunNotFound,
+)
 from midrun.ports.store import Store
 from midrun.runs.validation import check_text, convert_caps
+
+FILE_MARK: Final = b'"media_type":'
+"""A part of every stored line that names a file."""
 
 JournalLines: TypeAlias = tuple[tuple[bytes, bytes], ...]
 Family: TypeAlias = Sequence[tuple[ChildJournal, State]]
@@ -62,6 +72,31 @@ async def load_child_journals(store: Store, state: State) -> list[tuple[RunId, J
         journals.append((run, tuple(await store.read_lines(run))[: child.seq]))
         queue += iter_child_ids(child)
     return journals
+
+
+CHECKPOINT_FILES_MAX_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of files in a checkpoint, which as base64 are less than a checkpoint may have."""
+
+
+async def load_checkpoint_files(
+    store: Store, journals: Iterable[tuple[RunId, JournalLines]]
+) -> dict[str, bytes]:
+    """Return the files that the journals name, by hash.
+
+    Files beyond `CHECKPOINT_FILES_MAX_BYTES` are left out: the checkpoint can then only be
+    imported by a store that has them.
+    """
+    found: dict[str, bytes] = {}
+    left = CHECKPOINT_FILES_MAX_BYTES
+    for run, pairs in journals:
+        for line, _ in pairs:
+            if FILE_MARK not in line:  # most lines name no file, and need not be decoded
+                continue
+            for ref in iter_file_refs(decode_line(line, run=run).entry):
+                if ref.hash not in found and ref.size <= left:
+                    found[ref.hash] = await store.read_file(run, ref.hash)
+                    left -= ref.size
+    return found
 
 
 async def find_active_child(store: Store, state: State) -> RunId | None:
@@ -201,7 +236,15 @@ async def import_family(
     async def adopt(member: ChildJournal | Checkpoint, state: State) -> None:
         entry = replace(imported, head=member.head_hash)
         head = build_head(apply_entries(state, [entry]))
-        await store.adopt(member.run, member.journal, entry, head=head)
+        try:
+            await store.adopt(
+                member.run, member.journal, entry, head=head, files=checkpoint.files
+            )
+        except FileMissing as missing:
+            problem = f"it lacks the file {missing.hash[:12]}, and so does this store"
+            raise CheckpointRefused("checkpoint_invalid", problem) from missing
+        except ValueError as error:  # the bytes of a file do not have its hash
+            raise CheckpointRefused("checkpoint_invalid", str(error)) from error
 
     # Each import is a transaction of its own. The children come first: as soon as the parent
     # is in the store a worker may drive it, and it would start a missing child anew. After a

@@ -67,7 +67,7 @@ from midrun.errors import (
 )
 from midrun.ports.environment import ID_BYTES, Environment
 from midrun.ports.store import RunQuery, Store
-from midrun.runs.checkpoints import load_child_journals
+from midrun.runs.checkpoints import load_checkpoint_files, load_child_journals
 from midrun.runs.values import Receipt
 from midrun.text.entries import describe_ask_closure
 
@@ -434,10 +434,12 @@ class RunService:
         Raises:
             CheckpointRefused: The run, or one of its children, is not at rest.
         """
+        # The journal may have grown since `state` was read: cut it there.
+        pairs = tuple(await self.store.read_lines(state.run))[: state.seq]
+        children = await load_child_journals(self.store, state)
         return Checkpoint.of(
             state.run,
-            # The journal may have grown since `state` was read: cut it there.
-            (await self.store.read_lines(state.run))[: state.seq],
+            pairs,
             agent=state.run_started.agent,
             agent_fingerprint=state.agent_fingerprint,
             phase=state.phase,
@@ -445,7 +447,8 @@ class RunService:
             expires=expires,
             key=self._key,
             chain=get_chain(self.store),
-            children=await load_child_journals(self.store, state),
+            children=children,
+            files=await load_checkpoint_files(self.store, [(state.run, pairs), *children]),
         )
 
     def complete_use(self, state: State, use: RequestedCall) -> RequestedCall:

@@ -16,7 +16,7 @@ from mcp_types import (
 )
 
 from midrun import Completed
-from midrun.core.entries import CallAborted, CallFailed, CallStarted
+from midrun.core.entries import CallAborted, CallDone, CallFailed, CallStarted
 from midrun.core.ids import make_call_key
 from midrun.core.transcript import Transcript
 from midrun.core.values import Json
@@ -51,9 +51,17 @@ async def test_a_result_is_the_structured_content_or_else_the_text(url: str) -> 
     assert await call_tools(url, *uses) == [{"sum": 3}, "Hello Ada.", "Hello None."]
 
 
-async def test_an_image_is_described_in_the_result_without_its_data(url: str) -> None:
+async def test_an_image_is_a_file_of_the_result(url: str) -> None:
+    """The journal has a reference; the model is given the image."""
     image = {"type": "image", "mime_type": "image/png", "bytes": 5}
-    assert await call_tools(url, Use("draw")) == [{"result": "A dot.", "attached": [image]}]
+    async with mcp_tools(url=url) as tools, open_midrun(tools, Use("draw"), "Done.") as midrun:
+        run = await midrun.start("clerk", "go")
+        assert isinstance(await run.result(), Completed)
+        assert await read_results(run) == [{"result": "A dot.", "attached": [image]}]
+        done = await read_entries(run, CallDone)
+        (ref,) = [file for entry in done for file in entry.files]
+        assert (ref.media_type, ref.size) == ("image/png", 5)
+        assert len((await run.file(ref.hash)).data) == 5
 
 
 async def test_the_server_gets_the_key_of_the_call(url: str) -> None:

@@ -3,14 +3,17 @@
 Each test with `each_protocol` runs with all three wire protocols.
 """
 
+from base64 import b64encode
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from hashlib import sha256
 
 import anyio
 import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
 from pydantic_ai.messages import ModelMessage, ModelResponse, ModelResponseState
 from pydantic_ai.models import ModelRequestParameters, StreamedResponse
 from pydantic_ai.settings import ModelSettings
@@ -18,7 +21,7 @@ from pydantic_ai.usage import RequestUsage
 
 from midrun.core.ids import CallId
 from midrun.core.transcript import CallResult, Turn
-from midrun.core.values import Reply, Spend
+from midrun.core.values import FileRef, Reply, RequestedCall, Spend
 from midrun.errors import ModelFailed
 from midrun.models.messages import make_reply
 from midrun.models.provider import Prices, ProviderModel
@@ -680,3 +683,65 @@ async def test_a_cancellation_at_any_moment_leaves_nothing_open(protocol: WirePr
                 assert provider_client._entered_count == 0, ticks
                 if provider.exchanges:
                     await provider.wait_for_disconnect()
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(64))
+
+
+def make_file_ref(name: str, media_type: str, data: bytes) -> FileRef:
+    """Return the reference to a file."""
+    return FileRef(
+        name=name, media_type=media_type, size=len(data), hash=sha256(data).hexdigest()
+    )
+
+
+@each_protocol
+async def test_files_reach_the_provider_with_the_text_and_the_result_they_belong_to(
+    protocol: WireProtocol,
+) -> None:
+    """An image as its bytes, text as text, and an archive by its name only."""
+    bodies = {
+        "a.png": PNG,
+        "chart.png": PNG + b"2",
+        "b.md": b"# Gr\xc3\xbc\xc3\x9fe",
+        "c.zip": b"PK",
+    }
+    types = {"png": "image/png", "md": "text/markdown", "zip": "application/zip"}
+    refs = {
+        name: make_file_ref(name, types[name.rpartition(".")[2]], data)
+        for name, data in bodies.items()
+    }
+    task = replace(TASK, files=(refs["a.png"], refs["b.md"], refs["c.zip"]))
+    made = CallResult(
+        call=CallId("c2"),
+        tool="search",
+        args={"q": "x"},
+        result="1",
+        files=(refs["chart.png"],),
+    )
+    reply = Reply(uses=(RequestedCall(tool="search", args={"q": "x"}),))
+    prompt = replace(
+        make_prompt(task, make_turn(reply, made)),
+        files={refs[name].hash: data for name, data in bodies.items()},
+    )
+    async with Provider(DONE) as provider:
+        await read_stream(ProviderModel(protocol.make_model(provider)), prompt)
+    sent = msgspec.json.encode(provider.exchanges[0].body).decode()
+    for name in ("a.png", "chart.png"):
+        assert b64encode(bodies[name]).decode() in sent, name
+        assert name in sent
+    assert "# Grüße" in sent
+    assert "c.zip" in sent
+    assert b64encode(b"PK").decode() not in sent
+
+
+async def test_a_file_that_a_model_does_not_take_is_refused_by_name() -> None:
+    """It is no transient failure: another attempt would fail in the same way."""
+    movie = make_file_ref("clip.mp4", "video/mp4", b"\0\0")
+    prompt = make_prompt(replace(TASK, files=(movie,)))
+    prompt = replace(prompt, files={movie.hash: b"\0\0"})
+    async with Provider(DONE) as provider:
+        with pytest.raises(ModelFailed, match=r"clip\.mp4.*video/mp4") as failed:
+            await read_stream(ProviderModel(CHAT.make_model(provider)), prompt)
+    assert (failed.value.reason, failed.value.transient) == ("file_refused", False)
+    assert not provider.exchanges

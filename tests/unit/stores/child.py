@@ -9,6 +9,7 @@ import os
 import resource
 import sys
 from contextlib import suppress
+from hashlib import sha256
 
 import anyio
 import apsw
@@ -16,7 +17,7 @@ import apsw
 from midrun.core.entries import MessageReceived, RunStarted
 from midrun.core.ids import RunId, Seq
 from midrun.core.run_head import Head
-from midrun.core.values import Phase
+from midrun.core.values import FileRef, Phase
 from midrun.errors import RunExists, SeqConflict, StoreFull
 from midrun.stores.sqlite.store import SqliteStore
 from tests.support.sqlite_kill import kill_self_at
@@ -43,8 +44,13 @@ async def write_entries(path: str, sink: int, by_thread: bool) -> None:
     appended = await store.create(RUN, [RunStarted(agent="a", task="t")], head=HEAD)
     report_ack(appended.seq, appended.hash)
     for n in range(WRITES):
-        two = [MessageReceived(text=f"{n}a"), MessageReceived(text=f"{n}b")]
-        appended = await store.append(RUN, two, after=appended.seq, lease=None, head=HEAD)
+        body = f"file {n}".encode() * 1000
+        digest = sha256(body).hexdigest()
+        file = FileRef(name="f", media_type="text/plain", size=len(body), hash=digest)
+        two = [MessageReceived(text=f"{n}a"), MessageReceived(text=f"{n}b", files=(file,))]
+        appended = await store.append(
+            RUN, two, after=appended.seq, lease=None, head=HEAD, files={digest: body}
+        )
         report_ack(appended.seq, appended.hash)
     await store.close()
 

@@ -6,11 +6,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
+import apsw
 import pytest
 
+from midrun.core.files import iter_file_refs
 from midrun.core.ids import RunId, Seq
 from midrun.errors import StoreBusy
 from midrun.ports.store import HaltRecord
@@ -57,6 +60,15 @@ def start_child(*arguments: object) -> Iterator[ChildProcess]:
             process.kill()
 
 
+def count_rows(path: Path, table: str) -> int:
+    """Count the rows of a table."""
+    db = apsw.Connection(str(path))
+    try:
+        return int(db.execute(f"SELECT count(*) FROM {table}").get)  # noqa: S608 - our own
+    finally:
+        db.close()
+
+
 @pytest.mark.slow
 async def test_acknowledged_entries_survive_a_kill_at_any_point_of_any_write(
     tmp_path: Path,
@@ -87,6 +99,11 @@ async def _check_survivor(path: Path, point: str, acks: list[str]) -> None:
         assert len(stored) == last + lost_reply
         records = await store.read(RUN)  # checks the chain and the head
         assert [r.seq for r in records] == [*range(1, len(stored) + 1)]
+        # Every entry that is there has its file, and no file is there without its entry.
+        named = {ref.hash for r in records for ref in iter_file_refs(r.entry)}
+        for key in named:
+            assert sha256(await store.read_file(RUN, key)).hexdigest() == key
+        assert count_rows(path, "files") == count_rows(path, "run_files") == len(named)
         await append_message(store, RUN, len(stored))
     finally:
         await store.close()

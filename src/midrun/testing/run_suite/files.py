@@ -1,15 +1,25 @@
 """Files of tasks, messages and instructions, and the artifacts of tools."""
 
 import pytest
+from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
+from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.file import File
 from midrun.agents.tool import tool
 from midrun.agents.tool_context import Call
 from midrun.core.entries import CallDone
-from midrun.errors import ControlRefused, FileMissing, FileRefused, MidrunError, Misconfigured
+from midrun.errors import (
+    CheckpointRefused,
+    ControlRefused,
+    FileMissing,
+    FileRefused,
+    MidrunError,
+    Misconfigured,
+)
 from midrun.events import ArtifactChanged
 from midrun.models import ScriptedModel, Use
+from midrun.runs.midrun import Midrun
 from midrun.runs.values import FeedEntry
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.testing.run_suite.fixtures import OLGA, OpenHandle, RunSuiteFixtures
@@ -46,6 +56,29 @@ class FileHandleTests(RunSuiteFixtures):
             await run.file("0" * 64)
         with pytest.raises(FileMissing):
             await run.file("../view")
+
+    async def test_a_checkpoint_has_the_files_of_its_run(
+        self, opened: OpenHandle, stage: ControllableTools
+    ) -> None:
+        mid = await opened(stage.agent(Use("slow", name="a"), "Done."))
+        run = await mid.start("actor", "go", files=[PICTURE])
+        await stage.start("a").wait()
+        await run.pause(now=True, actor=OLGA)
+        await run.until("paused")
+        text = (await run.checkpoint()).to_json()
+        checkpoint = Checkpoint.from_json(text, key=self.checkpoint_key)
+        assert checkpoint.files == {PICTURE.ref.hash: PICTURE.data}
+        agents = [stage.agent(Use("slow", name="a"), "Done.")]
+        async with Midrun("memory://", key=self.checkpoint_key, agents=agents) as other:
+            elsewhere = await other.resume(checkpoint)
+            assert await elsewhere.file(PICTURE.ref.hash) == PICTURE
+            forged = replace(checkpoint, files={PICTURE.ref.hash: b"forged"})
+            lacking = replace(checkpoint, files={})
+            if self.checkpoint_key is None:
+                async with Midrun("memory://", agents=agents) as third:
+                    for wrong in (forged, lacking):
+                        with pytest.raises(CheckpointRefused, match="file"):
+                            await third.resume(wrong)
 
     async def test_a_file_beyond_a_limit_is_refused_by_name(
         self, opened: OpenHandle, stage: ControllableTools

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Never
 
 from midrun.agents.builtin_tools import pause_here
+from midrun.agents.file import File
 from midrun.agents.tool import NOT_DONE, tool
 from midrun.agents.tool_context import Call
 from midrun.core.values import Json
+from midrun.errors import FileRefused
 
 IMPORTED_IN = os.getpid()
 
@@ -25,6 +27,17 @@ def wait_at_gate(begun: str, gate: str, *pids: int) -> None:
     Path(begun).write_text(" ".join(map(str, [os.getpid(), *pids])) + "\n")
     with Path(gate).open() as waiting:
         waiting.readline()
+
+
+@tool
+def draw(call: Call, path: str) -> list[object]:
+    """Show two files, one of which is refused, and return a third with a text."""
+    _ = call.show("chart.svg", "image/svg+xml", "<svg/>")
+    try:
+        _ = call.show("large.bin", "application/octet-stream", b"")
+    except FileRefused as refusal:
+        Path(path).write_text(str(refusal))
+    return ["drawn", File("dot.png", "image/png", bytes(range(256)))]
 
 
 # ── tools that wait at a gate ────────────────────────────────────────────────

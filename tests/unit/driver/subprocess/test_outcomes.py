@@ -5,13 +5,24 @@ import os
 import socket
 from pathlib import Path
 
+import anyio
 import pytest
 
+from midrun.agents.file import File
 from midrun.core.values import Json
-from midrun.driver.subprocess.protocol import Died, NotDone, QuestionAsked, Raised, Returned
+from midrun.driver.subprocess.protocol import (
+    Died,
+    NotDone,
+    QuestionAsked,
+    Raised,
+    Returned,
+    SentFile,
+)
 from midrun.driver.subprocess.zygote_client import Zygote
+from midrun.errors import FileRefused
 from tests.unit.driver.subprocess.process_calls import (
     NO_GRACE,
+    TIMEOUT_S,
     ignore_callback,
     make_task,
     run_task,
@@ -30,6 +41,31 @@ async def test_a_tool_gets_the_facts_of_its_call(zygote: Zygote) -> None:
     """A remote service can refuse a second attempt by the key and the epoch."""
     outcome = await run_task(zygote, make_task("facts", progress={"page": 4}))
     assert outcome == Returned(value=["k1", "run_1", 3, 2, {"page": 4}])
+
+
+async def test_a_tool_shows_files_and_returns_one(zygote: Zygote, tmp_path: Path) -> None:
+    """A file that the worker refuses is refused in the tool, which goes on."""
+    shown: list[File] = []
+
+    async def show(file: File) -> None:
+        if file.name == "large.bin":
+            raise FileRefused("Cannot take “large.bin”: ä.")
+        shown.append(file)
+
+    problem = tmp_path / "problem"
+    with anyio.fail_after(TIMEOUT_S):
+        async with zygote.run_process(
+            make_task("draw", {"path": str(problem)}),
+            save=ignore_callback,
+            note=ignore_callback,
+            show=show,
+            grace=NO_GRACE,
+        ) as call:
+            outcome = await call.wait_for_outcome()
+    assert shown == [File("chart.svg", "image/svg+xml", b"<svg/>")]
+    assert problem.read_text() == "Cannot take “large.bin”: ä."
+    dot = SentFile("dot.png", "image/png", bytes(range(256)))
+    assert outcome == Returned(value="drawn", files=(dot,))
 
 
 async def test_a_hook_gets_the_call_and_its_arguments(zygote: Zygote) -> None:
