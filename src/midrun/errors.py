@@ -51,6 +51,8 @@ where the model reads them, too.
 from inspect import Parameter, Signature
 from typing import ClassVar, Final, dataclass_transform
 
+from midrun.refusal_texts import VERB_BY_CONTROL, explain_refusal
+
 # The root of the tree.
 
 
@@ -90,70 +92,6 @@ def _end(text: str) -> str:
 
 # Errors about a run, its agent, its model or its journal.
 
-_REFUSAL_TEXTS: Final = {
-    "already_answered": "the ask is already decided",
-    "already_attempted": "the call was already made, so its arguments cannot be edited",
-    "already_cancelled": "it is already cancelled",
-    "already_completed": "it is already completed",
-    "answer_needed": "an ask must be answered first",
-    "ask_closed": "the ask is closed",
-    "bad_arguments": "the arguments do not fit",
-    "cap_not_raised": "a new cap must be higher than the old one",
-    "cap_reached": "it has reached a cap",
-    "empty_text": "the text is empty",
-    "files_refused": "its files are beyond a limit",
-    "frame_not_on_top": "another held topic is on top",
-    "hidden_argument": "an argument is hidden from the approver",
-    "no_residue": "it has no residue",
-    "no_such_ask": "there is no such ask",
-    "no_such_cap": "it has no such cap",
-    "no_such_frame": "there is no such held topic",
-    "not_a_boundary": "there is no step boundary to fork from",
-    "not_a_question": "the ask is not a question",
-    "not_allowed": "the sender may not decide this",
-    "not_an_approval": "the ask is not an approval",
-    "not_an_outcome": "the answer must be yes, no or unknown",
-    "not_halted": "it is not halted",
-    "not_paused": "it is not paused",
-    "not_pending": "there is nothing to withdraw at that seq",
-    "not_taken_over": "the sender has not taken it over",
-    "request_id_reused": "the request id was used for another request",
-    "several_asks_open": "several asks are open, and none was named",
-    "stale_revision": "it has changed since it was read",
-    "taken_over": "another person has taken it over",
-    "unknown_agent": "its agent is not registered in this process",
-}
-"""Reason of a refusal → its text. `is_<phase>` and reasons without a text are put into words
-by rule."""
-
-_REFUSAL_TEXTS_WITH_BY: Final = {
-    "cap_reached": "it has reached its cap on {by}",
-    "not_allowed": "only {by} may decide this",
-    "frame_not_on_top": "the held topic {by} is on top",
-    "taken_over": "{by} has taken it over",
-    "not_taken_over": "{by} has taken it over",
-}
-"""Reason of a refusal → its text, where `by` is not the person who was first."""
-
-_VERB_BY_CONTROL: Final = {
-    "accept_residue": "accept the residue of",
-    "answer": "answer a question of",
-    "approve": "approve a call of",
-    "decline": "decline a call of",
-    "drop_frame": "drop a topic of",
-    "raise_cap": "raise a cap of",
-    "resume_frame": "return to a topic of",
-    "retry_undo": "retry the undos of",
-    "say": "send a message to",
-    "use_tool": "use a tool of",
-    "withdraw": "withdraw a request to",
-    "write": "write a message in",
-}
-"""Control → its verb in "Cannot … run_1"; the other controls are verbs of a run themselves."""
-
-LOST_ASK_REASONS: Final = frozenset({"already_answered", "ask_closed"})
-"""Reasons of a refusal because the ask was closed before, by a decision or by its timeout."""
-
 
 class ControlRefused(MidrunError):
     """The run cannot accept this control now; nothing was applied.
@@ -176,35 +114,12 @@ class ControlRefused(MidrunError):
     def __str__(self) -> str:
         # The name of the reason is in the text, so that it can be looked up in docs/errors.md.
         name = self.control.replace("-", "_")  # the command line writes take-over
-        verb = _VERB_BY_CONTROL.get(name, name.replace("_", " "))
-        text = f"Cannot {verb} {self.run}: {self._explain()} ({self.reason})."
+        verb = VERB_BY_CONTROL.get(name, name.replace("_", " "))
+        why = explain_refusal(self.reason, self.by, self.seq, self.detail)
+        text = f"Cannot {verb} {self.run}: {why} ({self.reason})."
         if self.detail.endswith("."):  # whole sentences
             text = f"{text} {self.detail}"
         return f"{text} Allowed now: {', '.join(self.allowed)}." if self.allowed else text
-
-    def _explain(self) -> str:
-        first = f" by {self.by} at seq {self.seq}" if self.by else ""
-        if self.reason.startswith("is_"):
-            phase = self.reason.removeprefix("is_")
-            if first and phase in {"cancelled", "halted", "paused"}:
-                return f"it was {phase}{first}"
-            return f"it is {phase}, requested{first}" if first else f"it is {phase}"
-        if self.by and self.reason in _REFUSAL_TEXTS_WITH_BY:
-            text, first = _REFUSAL_TEXTS_WITH_BY[self.reason].format(by=self.by), ""
-        else:
-            text = _REFUSAL_TEXTS.get(self.reason) or self.reason.replace("_", " ")
-        # `detail` is then the predicate of the person who decided ("approved it"), or a clause
-        # of its own ("it was closed: …").
-        if (
-            self.reason in LOST_ASK_REASONS
-            and self.by
-            and self.detail
-            and self.detail[:3] != "it "
-        ):
-            return f"{text}: {self.by} {self.detail} at seq {self.seq}"
-        if self.detail and not self.detail.endswith("."):
-            text = f"{text}: {self.detail}"
-        return f"{text}; {self.by} was first at seq {self.seq}" if first else text
 
 
 class RunOver(MidrunError):

@@ -116,7 +116,7 @@ class Checkpoint(
     expires_at: Micros | None = None
     lines: tuple[str, ...]
     children: tuple[ChildJournal, ...] = ()  # all child runs, and their child runs
-    files: dict[str, bytes] = {}
+    files: tuple[tuple[str, bytes], ...] = ()  # hash and bytes of each file
     signed: bool
     kid: str = ""  # the id of the signing key, from which the key cannot be computed
     mac: str = ""
@@ -165,7 +165,7 @@ class Checkpoint(
             children=tuple(
                 _make_child_journal(run_, chain.verify_lines(run_, of)) for run_, of in children
             ),
-            files=dict(files or {}),
+            files=tuple((files or {}).items()),
             signed=key is not None,
             kid="" if key is None else make_key_id(key),
             v=FORMAT_VERSION,

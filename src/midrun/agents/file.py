@@ -5,6 +5,7 @@ The journal holds a `FileRef` in its place, and the store holds the bytes beside
 
 import mimetypes
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -82,6 +83,20 @@ class File:
         return FileRef(
             name=self.name, media_type=self.media_type, size=len(self.data), hash=digest
         )
+
+
+def parse_data_url(name: str, media_type: str, url: str) -> File:
+    """Return the file in a `data:` URL with base64, as chat clients send it.
+
+    Raises:
+        ValueError: It is another URL, or its data is not base64.
+        Misconfigured: The name or the media type is malformed.
+    """
+    head, comma, data = url.partition(",")
+    if not head.startswith("data:") or not head.endswith(";base64") or not comma:
+        raise ValueError("Expected data:TYPE;base64,DATA")
+    declared = head.removeprefix("data:").removesuffix(";base64")
+    return File(name, media_type or declared, b64decode(data, validate=True))
 
 
 def check_file_name(argument: str, name: object) -> str:

@@ -301,6 +301,7 @@ COMMAND_GROUPS: Final = {
             (
                 'midrun run app.py "Compare the vendors"',
                 'midrun run app:researcher "Find cats" --plain > log.txt',
+                'midrun run app.py "What does it cost?" --file receipt.png',
                 'midrun run researcher "Find cats" --url http://127.0.0.1:8700',
             ),
             (
@@ -310,6 +311,7 @@ COMMAND_GROUPS: Final = {
                 Arg("--agent", "the agent, if the app has several", "NAME"),
                 Arg("--thread", "the conversation to continue", "NAME"),
                 Arg("--label", "a label to find and halt runs by", "WORD", kind="list"),
+                Arg("--file", "a file for the agent; may be repeated", "PATH", kind="list"),
                 _PLAIN,
             ),
             opens_target=True,
@@ -434,6 +436,20 @@ COMMAND_GROUPS: Final = {
             "print the outcome of every call: kept, undone or unknown",
             ("midrun report 3f2a > report.md",),
             _RUN,
+        ),
+        "artifacts": CommandSpec(
+            "inspect_commands.artifacts",
+            "list the artifacts of a run, or save them",
+            (
+                "midrun artifacts 3f2a",
+                "midrun artifacts 3f2a --save out    the newest version of each",
+            ),
+            (
+                *_RUN,
+                Arg(
+                    "--save", "write the newest versions into this directory", "DIR", type=Path
+                ),
+            ),
         ),
         "verify": CommandSpec(
             "inspect_commands.verify",

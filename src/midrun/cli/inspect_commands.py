@@ -1,7 +1,9 @@
 """Commands that read: lists, views, feeds, reports, journals, open asks."""
 
+import re
 from argparse import Namespace
 from contextlib import aclosing
+from pathlib import Path
 from typing import Final
 
 import anyio
@@ -27,6 +29,8 @@ from midrun.ports.environment import read_wall_clock
 from midrun.runs.protocols import AnyMidrun, AnyRun
 from midrun.text.hidden_characters import escape_hidden
 from midrun.tui.styled_text import StyledLine
+
+_UNSAFE_IN_FILE_NAME: Final = re.compile(r"[^\w .()+,=@-]")
 
 CLEAR_SCREEN: Final = "\x1b[H\x1b[J"
 WATCH_INTERVAL_S: Final = 2.0
@@ -144,6 +148,37 @@ async def report(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
         out.write_json(run_report)
     else:
         out.write_wrapped(str(run_report))
+    return 0
+
+
+async def artifacts(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
+    """List all versions of the artifacts of a run; with `--save`, write the newest ones."""
+    run = await find_run(midrun, args.run)
+    shown = await run.artifacts()
+    if args.save is not None:
+        return await _save_artifacts(run, args.save, out)
+    for artifact in shown:
+        file = artifact.file
+        text = f"{artifact.name}  version {artifact.version}  {file.media_type}  {file.size} B"
+        out.write(artifact, text)
+    if not shown and not out.as_json:
+        out.write_text("the run has no artifacts")
+    return 0
+
+
+async def _save_artifacts(run: AnyRun, folder: Path, out: CommandOutput) -> int:
+    """Write the newest version of each artifact into `folder`, under a safe name."""
+    newest = {shown.name: shown for shown in await run.artifacts()}
+    await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
+    taken: set[str] = set()
+    for shown in newest.values():
+        # A name comes from a tool. It must not lead out of the folder, or to a hidden file.
+        plain = _UNSAFE_IN_FILE_NAME.sub("_", shown.name).lstrip(".") or "artifact"
+        path = folder / (plain if plain not in taken else f"{len(taken)}-{plain}")
+        taken.add(path.name)
+        data = (await run.file(shown.file.hash)).data
+        await anyio.Path(path).write_bytes(data)
+        out.write({"name": shown.name, "path": str(path)}, f"saved {path}")
     return 0
 
 

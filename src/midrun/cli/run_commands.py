@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import anyio
 
 from midrun.agents.agent import Agent
+from midrun.agents.file import File
 from midrun.cli.follow import ShowOptions, capture_stderr, show_run
 from midrun.cli.hints import format_command
 from midrun.cli.output import CommandOutput
@@ -208,7 +209,12 @@ async def run(args: Namespace, out: CommandOutput) -> int:
     with capture_stderr(args, out) as spill:
         async with open_target(args, agents) as midrun:
             started = await midrun.start(
-                name, args.task, thread=args.thread, labels=args.label, actor=args.actor
+                name,
+                args.task,
+                thread=args.thread,
+                labels=args.label,
+                actor=args.actor,
+                files=[File.from_path(path) for path in args.file or ()],
             )
             pause = format_command(args, "pause", started.id)
             first = "" if out.as_json else f"{started.id}\npause from any terminal: {pause}"

@@ -238,7 +238,7 @@ async def import_family(
         head = build_head(apply_entries(state, [entry]))
         try:
             await store.adopt(
-                member.run, member.journal, entry, head=head, files=checkpoint.files
+                member.run, member.journal, entry, head=head, files=dict(checkpoint.files)
             )
         except FileMissing as missing:
             problem = f"it lacks the file {missing.hash[:12]}, and so does this store"

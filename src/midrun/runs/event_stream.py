@@ -158,10 +158,8 @@ def _make_event(item: FeedEntry, before: State, after: State) -> ev.RunEvent:
             return ev.ReplyFinished(**common, call=CallId(""), outcome="done", reply=entry.text)
         case e.PlanMade():
             return ev.PlanChanged(**common, items=entry.items)
-        case e.ArtifactShown(call=call, name=name, version=version, file=file):
-            return ev.ArtifactChanged(
-                **common, call=call, name=name, version=version, file=file
-            )
+        case e.ArtifactShown():
+            return _make_artifact_changed(entry, common)
         case e.HandedOff():
             return ev.HandoffFinished(
                 **common,
@@ -173,6 +171,12 @@ def _make_event(item: FeedEntry, before: State, after: State) -> ev.RunEvent:
             return ev.InstructionChanged(**common, instruction=entry.plus, previous=entry.minus)
         case _:
             return _make_ask_finished(entry, after, common) or _make_phase_event(before, common)
+
+
+def _make_artifact_changed(entry: e.ArtifactShown, common: _Common) -> ev.ArtifactChanged:
+    return ev.ArtifactChanged(
+        **common, call=entry.call, name=entry.name, version=entry.version, file=entry.file
+    )
 
 
 def _make_call_started(entry: e.CallStarted, after: State, common: _Common) -> ev.RunEvent:

@@ -55,7 +55,6 @@ from midrun.driver.redaction import (
     redact_struct,
 )
 from midrun.errors import (
-    LOST_ASK_REASONS,
     ControlRefused,
     FileMissing,
     FileRefused,
@@ -67,6 +66,7 @@ from midrun.errors import (
 )
 from midrun.ports.environment import ID_BYTES, Environment
 from midrun.ports.store import RunQuery, Store
+from midrun.refusal_texts import LOST_ASK_REASONS
 from midrun.runs.checkpoints import load_checkpoint_files, load_child_journals
 from midrun.runs.values import Receipt
 from midrun.text.entries import describe_ask_closure

@@ -17,18 +17,20 @@ know, on a delta without its start, and on the result of a call that its message
 
 from collections.abc import Iterator
 from contextlib import aclosing
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias, cast
 
 import msgspec
 from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from midrun import events as ev
+from midrun.agents.file import File, parse_data_url
 from midrun.agents.outcome import make_ask_views
 from midrun.core.ids import CallId, RunId, Seq
 from midrun.core.state import State
 from midrun.core.transcript import CallResult, Transcript, Turn
-from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Json, Phase
+from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, FileRef, Json, Phase
+from midrun.errors import Misconfigured
 from midrun.runs.control_bodies import ID_MAX_CHARS
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
@@ -55,6 +57,9 @@ from midrun.text.status import describe_hold
 
 Chunk: TypeAlias = dict[str, object]
 
+ONLY_FILES_TEXT: Final = "See the attached file."
+"""The text of a message that has files only."""
+
 STREAM_HEADER: Final = ("x-vercel-ai-ui-message-stream", "v1")
 
 
@@ -74,19 +79,27 @@ class UiMessage(Struct, frozen=True, kw_only=True):
         texts = [str(part.get("text", "")) for part in self.parts if part.get("type") == "text"]
         return "\n".join(texts).strip()
 
-    def check_parts(self) -> None:
-        """Refuse a message with files.
+    def read_files(self) -> tuple[File, ...]:
+        """Return the files of the message.
 
         Raises:
-            HttpProblem: 422, with the media types.
+            HttpProblem: 422, a file is not in the message itself, but behind an address.
         """
-        files = [part for part in self.parts if part.get("type") == "file"]
-        if files:
-            kinds = ", ".join(str(part.get("mediaType", "unknown")) for part in files)
+        parts = [part for part in self.parts if part.get("type") == "file"]
+        return tuple(self._read_file(number, part) for number, part in enumerate(parts, 1))
+
+    def _read_file(self, number: int, part: dict[str, Json]) -> File:
+        kind = str(part.get("mediaType", "unknown"))
+        name = str(part.get("filename") or f"file-{number}")
+        try:
+            return parse_data_url(name, kind, str(part.get("url", "")))
+        except (ValueError, Misconfigured) as error:
+            # An address is not fetched: the server would reach hosts that the client cannot.
             problem = (
-                f"Cannot take message {self.id!r}: it has files ({kinds}). Send text only."
+                f"Cannot take message {self.id!r}: its file {name!r} ({kind}) must be a data "
+                f"URL with base64. {error}."
             )
-            raise HttpProblem("invalid_body", 422, problem)
+            raise HttpProblem("invalid_body", 422, problem) from None
 
     def list_decisions(self) -> Iterator[tuple[str, bool, dict[str, Json]]]:
         """Yield the user's decisions: the id of the approval, whether approved, the details."""
@@ -108,14 +121,15 @@ async def send_chat(context: RequestContext) -> Response:
     """Send the newest message or the decisions to the thread's run, and stream the reply."""
     body, agent = await context.decode_body(ChatInput), context.path["agent"]
     message = body.messages[-1] if body.messages else UiMessage()
-    text = ""
+    text, files = "", cast("tuple[File, ...]", ())
     if message.role == "user":
-        message.check_parts()
-        text = message.text
+        files = message.read_files()
+        text = message.text or (ONLY_FILES_TEXT if files else "")
     sent = ChatMessage(
         agent=agent,
         thread=body.id,
         text=text,
+        files=files,
         request_id=_make_request_id(context, body.id, message.id or str(len(body.messages))),
     )
     row = await find_newest_run(context, agent, body.id)
@@ -183,7 +197,8 @@ async def list_messages(context: RequestContext) -> Response:
     if row is None:
         return json_response({"messages": []})
     state = await context.server.views.read_state(row.run)
-    messages = make_messages(state, _find_begin(context, state))
+    root = mount_path(context.request.scope)
+    messages = make_messages(state, _find_begin(context, state), root)
     if messages and messages[-1]["role"] == "assistant":
         parts = messages[-1]["parts"]
         assert isinstance(parts, list)
@@ -278,7 +293,8 @@ class MessageStream(ChatStream):
     async def _write_message(self, writer: SseWriter) -> None:
         views, run, seen = self._context.server.views, self._run, self._seen
         now = await views.read_state(run.id)
-        translator = ChunkTranslator(now, seen)
+        root = mount_path(self._context.request.scope)
+        translator = ChunkTranslator(now, seen, root)
         message_id = make_message_id(now, self._begins_at)
         await self._write(writer, {"type": "start", "messageId": message_id})
         after = self._begins_at - 1 if seen is None else seen.seq
@@ -312,8 +328,9 @@ class ChunkTranslator:
     `state` is the newest state, to look up calls that the message does not have yet.
     """
 
-    def __init__(self, state: State, seen: SeenParts | None) -> None:
+    def __init__(self, state: State, seen: SeenParts | None, root: str = "") -> None:
         self._state = state
+        self._root = root
         self._shown_ids = set(seen.call_ids) if seen is not None else set()
         self._open_part = ("", "")  # kind and id of the open text or reasoning, ...
         self._sent_text = ""  # ... and its text so far
@@ -340,14 +357,25 @@ class ChunkTranslator:
                 yield from self._finish_call(event)
             case ev.AskStarted() | ev.AskFinished():
                 yield from self._translate_ask(event)
-            case ev.PlanChanged():
-                items = [msgspec.to_builtins(item) for item in event.items]
-                yield {"type": "data-plan", "id": "plan", "data": {"items": items}}
-            case ev.PhaseChanged():
-                data = {"phase": event.phase, "sentence": event.sentence}
-                yield {"type": "data-phase", "id": "phase", "data": data}
+            case ev.PlanChanged() | ev.ArtifactChanged() | ev.PhaseChanged():
+                yield self._make_data(event)
             case _:  # entries and live output that no part of a message shows
                 return
+
+    def _make_data(self, event: ev.PlanChanged | ev.ArtifactChanged | ev.PhaseChanged) -> Chunk:
+        """Return a part with data; a later one with the same id replaces it."""
+        match event:
+            case ev.PlanChanged():
+                items = [msgspec.to_builtins(item) for item in event.items]
+                return {"type": "data-plan", "id": "plan", "data": {"items": items}}
+            case ev.ArtifactChanged(name=name, file=file):
+                shown: Chunk = {"call": event.call, "name": name, "version": event.version}
+                url = make_file_url(self._root, self._state.run, file)
+                shown |= {"file": to_wire(file), "url": url}
+                return {"type": "data-artifact", "id": f"artifact-{name}", "data": shown}
+            case ev.PhaseChanged():
+                data = {"phase": event.phase, "sentence": event.sentence}
+                return {"type": "data-phase", "id": "phase", "data": data}
 
     def close(self) -> Iterator[Chunk]:
         """Yield the ends of the open text and of the open step."""
@@ -458,6 +486,11 @@ def make_message_id(state: State, begins_at: Seq) -> str:
     return f"{state.run}-{begins_at}"
 
 
+def make_file_url(root: str, run: RunId, file: FileRef) -> str:
+    """Return the path of a file on this server."""
+    return f"{root}/v1/runs/{run}/files/{file.hash}"
+
+
 def make_public_id(state: State, part: str) -> str:
     """Return the id of a call or an ask that is unique over all runs."""
     return f"{state.run}-{part}"
@@ -466,7 +499,7 @@ def make_public_id(state: State, part: str) -> str:
 # ── the conversation so far ───────────────────────────────────────────────────────────────
 
 
-def make_messages(state: State, begins_at: Seq) -> list[Chunk]:
+def make_messages(state: State, begins_at: Seq, root: str = "") -> list[Chunk]:
     """Return the conversation as messages of the AI SDK.
 
     All turns of the agent between two messages of the user are one message. The last one has
@@ -478,8 +511,17 @@ def make_messages(state: State, begins_at: Seq) -> list[Chunk]:
     for number, turn in enumerate(Transcript(state), first):
         own_id = f"{state.run}-m{number}"
         if turn.role == "user":
-            text: Chunk = {"type": "text", "text": turn.text}
-            messages.append({"id": own_id, "role": "user", "parts": [text]})
+            said: list[Chunk] = [{"type": "text", "text": turn.text}]
+            said += [
+                {
+                    "type": "file",
+                    "mediaType": file.media_type,
+                    "filename": file.name,
+                    "url": make_file_url(root, state.run, file),
+                }
+                for file in turn.files
+            ]
+            messages.append({"id": own_id, "role": "user", "parts": said})
             parts = []
         elif turn.role == "assistant":
             if not parts:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from midrun import events as ev
+from midrun.agents.file import File
 from midrun.core import entries as e
 from midrun.core.ids import Seq
 from midrun.core.state import Ask, State
@@ -52,6 +53,7 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
     text: str
     request_id: str | None
     history: Sequence[object] | None = None
+    files: Sequence[File] = ()
 
 
 class SentMessage(Struct, frozen=True, kw_only=True):
@@ -102,7 +104,7 @@ async def _send_to_open_run(
     if by_words and state.phase is Phase.WAITING:
         receipt = await decide_by_words(run, state, message.text, asking)
     if receipt is None:
-        receipt = await send_text(context, run, state, message.text, asking)
+        receipt = await send_text(context, run, state, message.text, asking, message.files)
     if receipt is None:
         advice = "Wait for its end." if message.text else "Send a message."
         problem = f"Cannot take the message: run {run.id} is {state.phase}. {advice}"
@@ -130,6 +132,7 @@ async def start_run(context: RequestContext, message: ChatMessage) -> Run:
         request_id=message.request_id,
         actor=context.actor,
         own_thread=bool(context.owner_filter),
+        files=message.files,
     )
 
 
@@ -146,20 +149,26 @@ def check_agent(context: RequestContext, agent: str) -> None:
 
 
 async def send_text(
-    context: RequestContext, run: Run, state: State, text: str, asking: ControlOptions
+    context: RequestContext,
+    run: Run,
+    state: State,
+    text: str,
+    asking: ControlOptions,
+    files: Sequence[File] = (),
 ) -> Receipt | None:
     """Send a user's text to an open run as the control that fits its phase.
 
-    None if nothing was sent: there is no text, or the run is cancelling or halted. Then the
-    client only follows the run.
+    An answer has no files, so a text with files redirects a run that asks a question. None if
+    nothing was sent: there is no text, or the run is cancelling or halted. Then the client only
+    follows the run.
     """
     match state.phase:
         case Phase.PAUSED | Phase.FAILED:
-            return await run.resume(text or None, **asking)
-        case Phase.WAITING if text and _has_one_open_question(state):
+            return await run.resume(text or None, files=files, **asking)
+        case Phase.WAITING if text and not files and _has_one_open_question(state):
             return await run.answer(text, **asking)
         case Phase.WAITING | Phase.RUNNING | Phase.QUEUED | Phase.PAUSING if text:
-            return await context.redirect(run, text, asking)
+            return await context.redirect(run, text, asking, files)
         case _:
             return None
 

@@ -9,7 +9,7 @@ control: actor, reason, request id (`Idempotency-Key`) and revision (`If-Match`)
 import re
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, TypeVar, get_args, get_type_hints
@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from midrun.agents.file import File
 from midrun.codec.strict_json import JsonLimits, parse_json
 from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
 from midrun.core.values import Actor
@@ -472,11 +473,13 @@ class RequestContext:
                         raise
                     # Another process was first. Count again on the state that it left.
 
-    async def redirect(self, run: Run, text: str, asking: ControlOptions) -> Receipt:
+    async def redirect(
+        self, run: Run, text: str, asking: ControlOptions, files: Sequence[File] = ()
+    ) -> Receipt:
         """Redirect a run, within the limit on pending texts."""
 
         async def send(counted: ControlOptions) -> Receipt:
-            return await run.redirect(text, **counted)
+            return await run.redirect(text, files=files, **counted)
 
         return await self.send_with_pending_limit(run.id, asking, send)
 

@@ -123,10 +123,15 @@ def _control_endpoint(spec: ControlSpec) -> Endpoint:
     )
 
 
-def _protocol_endpoint(path: str, handler: Handler) -> Endpoint:
+def _protocol_endpoint(path: str, handler: Handler, *, takes_files: bool = False) -> Endpoint:
     """Return an endpoint of another protocol, which the OpenAPI document leaves out."""
     return Endpoint(
-        method="POST", path=path, handler=handler, role="user", uses_idempotency_key=False
+        method="POST",
+        path=path,
+        handler=handler,
+        role="user",
+        uses_idempotency_key=False,
+        takes_files=takes_files,
     )
 
 
@@ -353,7 +358,7 @@ ENDPOINTS: Final = (
     _protocol_endpoint("/copilotkit/agent/{agent}/run", agui.run_agent),
     _protocol_endpoint("/copilotkit/agent/{agent}/connect", agui.connect),
     _protocol_endpoint("/copilotkit/agent/{agent}/stop/{thread}", agui.stop_run),
-    _protocol_endpoint("/ai/{agent}", ai_sdk.send_chat),
+    _protocol_endpoint("/ai/{agent}", ai_sdk.send_chat, takes_files=True),
     _get_endpoint("/ai/{agent}/{chat}", ai_sdk.list_messages, None),
     _get_endpoint("/ai/{agent}/{chat}/stream", ai_sdk.resume_stream, None),
     _protocol_endpoint("/ai/{agent}/{chat}/stop", ai_sdk.stop_chat),

@@ -24,8 +24,9 @@ from midrun.agents.outcome import AskView
 from midrun.codec.strict_json import parse_json, parse_json_or_text
 from midrun.core.ids import Micros
 from midrun.core.values import UndoSet
-from midrun.errors import LOST_ASK_REASONS, ControlRefused, MidrunError
+from midrun.errors import ControlRefused, MidrunError
 from midrun.ports.environment import Clock
+from midrun.refusal_texts import LOST_ASK_REASONS
 from midrun.runs import control_specs as specs
 from midrun.runs.protocols import AnyRun
 from midrun.runs.validation import ActorLike

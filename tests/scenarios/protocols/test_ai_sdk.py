@@ -3,10 +3,12 @@
 `test_chat_adapters.py` has the behavior that all chat protocols share.
 """
 
+import json
+
 import anyio.lowlevel
 import pytest
 
-from midrun import Actor, Agent, tool
+from midrun import Actor, Agent, Call, tool
 from midrun.core.entries import PauseRequested
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
@@ -231,11 +233,20 @@ async def test_a_chat_belongs_to_its_user(
             {
                 "id": "t",
                 "messages": [
-                    {"role": "user", "parts": [{"type": "file", "mediaType": "image/png"}]}
+                    {
+                        "role": "user",
+                        "parts": [
+                            {
+                                "type": "file",
+                                "mediaType": "image/png",
+                                "url": "https://example.com/a.png",
+                            }
+                        ],
+                    }
                 ],
             },
             422,
-            "image/png",
+            "must be a data URL",
         ),
     ],
 )
@@ -250,6 +261,31 @@ async def test_a_request_that_cannot_be_used_is_refused_by_name(
         named = {"id": "t", "messages": [make_user_message("Go.")]}
         unknown = await http.post("/ai/stranger", json=named)
         assert (unknown.status_code, "Known agents: actor" in unknown.text) == (404, True)
+
+
+async def test_files_of_a_message_reach_the_run_and_artifacts_reach_the_client(
+    serve_agent: ServeAgent,
+) -> None:
+    @tool
+    async def draw(call: Call) -> str:
+        """Draw."""
+        await call.show("plan.md", "text/markdown", "# Plan")
+        return "drawn"
+
+    agent = Agent("actor", model=ScriptedModel([Use("draw"), "Done."]), tools=[draw])
+    file = {"type": "file", "mediaType": "image/png", "filename": "a.png"}
+    file["url"] = "data:image/png;base64,iVBORw=="
+    body = {"id": "t", "messages": [{"id": "m1", "role": "user", "parts": [file]}]}
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        stream = (await http.post("/ai/actor", json=body)).text
+        chunks = [json.loads(line[6:]) for line in stream.splitlines() if line[:7] == "data: {"]
+        (shown,) = [chunk for chunk in chunks if chunk["type"] == "data-artifact"]
+        assert (shown["data"]["name"], shown["data"]["version"]) == ("plan.md", 1)
+        assert (await http.get(shown["data"]["url"])).text == "# Plan"
+        messages = (await http.get("/ai/actor/t")).json()["messages"]
+        text, sent = messages[0]["parts"]
+        assert text["text"] == "See the attached file."
+        assert (await http.get(sent["url"])).content == b"\x89PNG"
 
 
 def make_user_message(text: str) -> dict[str, object]:

@@ -67,13 +67,13 @@ class FileHandleTests(RunSuiteFixtures):
         await run.until("paused")
         text = (await run.checkpoint()).to_json()
         checkpoint = Checkpoint.from_json(text, key=self.checkpoint_key)
-        assert checkpoint.files == {PICTURE.ref.hash: PICTURE.data}
+        assert checkpoint.files == ((PICTURE.ref.hash, PICTURE.data),)
         agents = [stage.agent(Use("slow", name="a"), "Done.")]
         async with Midrun("memory://", key=self.checkpoint_key, agents=agents) as other:
             elsewhere = await other.resume(checkpoint)
             assert await elsewhere.file(PICTURE.ref.hash) == PICTURE
-            forged = replace(checkpoint, files={PICTURE.ref.hash: b"forged"})
-            lacking = replace(checkpoint, files={})
+            forged = replace(checkpoint, files=((PICTURE.ref.hash, b"forged"),))
+            lacking = replace(checkpoint, files=())
             if self.checkpoint_key is None:
                 async with Midrun("memory://", agents=agents) as third:
                     for wrong in (forged, lacking):

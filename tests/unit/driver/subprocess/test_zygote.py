@@ -225,7 +225,7 @@ def test_the_zygote_finds_the_tools_of_a_script() -> None:
     assert process.returncode == 0
     assert printed.splitlines() == [
         "imported as __main__",
-        "Returned(value='hello from __midrun_main__', problem='', shown='')",
+        "Returned(value='hello from __midrun_main__', problem='', shown='', files=())",
     ]
 
 
