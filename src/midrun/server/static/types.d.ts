@@ -220,8 +220,18 @@ export interface Report {
   failed: ReportedCall[];
   never_started: ReportedCall[];
   still_held: ReportedCall[];
+  artifacts: ReportedArtifact[];
   partial: string;
   value: any;
+}
+
+/** The newest version of an artifact in the report. */
+export interface ReportedArtifact {
+  name: string;
+  version: number;
+  media_type: string;
+  size: number;
+  hash: string;
 }
 
 /** One call in the report. */
