@@ -139,21 +139,7 @@ def _make_event(item: FeedEntry, before: State, after: State) -> ev.RunEvent:
                 error=getattr(entry, "error", ""),
             )
         case e.AskOpened():
-            ask = after.find_ask(entry.ask)
-            assert ask is not None, "evolve has opened this ask"
-            use = find_asked_use(ask, get_call(after, entry.call))
-            return ev.AskStarted(
-                **common,
-                ask=entry.ask,
-                ask_kind=entry.ask_kind,
-                question=entry.question,
-                data=entry.data,
-                audience=entry.audience,
-                call=entry.call,
-                tool=use.tool,
-                args=use.args,
-                title=format_title(use),
-            )
+            return _make_ask_started(entry, after, common)
         case e.AnswerGiven():  # a hosted agent answers without a model call of the run
             return ev.ReplyFinished(**common, call=CallId(""), outcome="done", reply=entry.text)
         case e.PlanMade():
@@ -171,6 +157,24 @@ def _make_event(item: FeedEntry, before: State, after: State) -> ev.RunEvent:
             return ev.InstructionChanged(**common, instruction=entry.plus, previous=entry.minus)
         case _:
             return _make_ask_finished(entry, after, common) or _make_phase_event(before, common)
+
+
+def _make_ask_started(entry: e.AskOpened, after: State, common: _Common) -> ev.AskStarted:
+    ask = after.find_ask(entry.ask)
+    assert ask is not None, "evolve has opened this ask"
+    use = find_asked_use(ask, get_call(after, entry.call))
+    return ev.AskStarted(
+        **common,
+        ask=entry.ask,
+        ask_kind=entry.ask_kind,
+        question=entry.question,
+        data=entry.data,
+        audience=entry.audience,
+        call=entry.call,
+        tool=use.tool,
+        args=use.args,
+        title=format_title(use),
+    )
 
 
 def _make_artifact_changed(entry: e.ArtifactShown, common: _Common) -> ev.ArtifactChanged:
