@@ -25,7 +25,9 @@ from midrun.core.ids import RunId
 from midrun.driver.delta import Delta
 from midrun.errors import Misconfigured, RunErased
 from midrun.events import DeltaEvent
+from midrun.ports.audit import AuditEntry
 from midrun.ports.environment import read_wall_clock
+from midrun.runs.midrun import Midrun
 from midrun.runs.protocols import AnyMidrun, AnyRun
 from midrun.text.hidden_characters import escape_hidden
 from midrun.tui.styled_text import StyledLine
@@ -195,7 +197,10 @@ async def verify(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
 
 async def export(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Print the stored lines: unchanged into a file, escaped on a terminal."""
-    for stored in await (await find_run(midrun, args.run)).export():
+    run = await find_run(midrun, args.run)
+    if isinstance(midrun, Midrun):  # a server records exports itself
+        await midrun.record_audit(AuditEntry(action="export", actor=args.actor, run=run.id))
+    for stored in await run.export():
         if out.is_terminal:
             out.write_text(stored.decode())
         else:

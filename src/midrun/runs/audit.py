@@ -8,6 +8,7 @@ the entries of a few runs, newest run first. A run that has not changed since th
 time range is skipped without reading its journal.
 """
 
+import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
@@ -17,9 +18,11 @@ from midrun.core import entries as e
 from midrun.core.evolve import fold
 from midrun.core.ids import CallId, Micros, RunId
 from midrun.core.state import State
-from midrun.errors import CursorRefused, RunNotFound
+from midrun.errors import CursorRefused, RunNotFound, StoreError
 from midrun.ports.audit import AuditEntry, HasAuditLog
 from midrun.ports.store import Page, RunQuery, Store
+
+log = logging.getLogger("midrun")
 
 AUDIT_PAGE_MAX_ENTRIES: Final = 500
 AUDIT_PAGE_MAX_RUNS: Final = 20
@@ -52,6 +55,18 @@ ACTIONS: Final[dict[type[e.Entry], str]] = {
     e.RequestNoted: "request",
 }
 """Entry of a request → the action in the trail; other entries have the name of their class."""
+
+
+async def store_audit(store: Store, entry: AuditEntry) -> None:
+    """Append `entry` to the audit log of the store, if it has one.
+
+    If the store cannot be written, a warning is logged: the action itself has happened.
+    """
+    try:
+        if isinstance(store, HasAuditLog):
+            await store.append_audit(entry)
+    except StoreError as error:
+        log.warning("Cannot store an audit entry (%s): %s", entry.action, error)
 
 
 async def read_audit_page(

@@ -12,8 +12,10 @@ from midrun.core.ids import Micros, RunId
 from midrun.core.values import DELETABLE_PHASES, Actor, Phase
 from midrun.driver.deletion import delete_matching, list_ended_rows, remove_all_leftovers
 from midrun.errors import RunErased
+from midrun.ports.audit import AuditEntry
 from midrun.ports.store import RunQuery, Store
 from midrun.runs import validation
+from midrun.runs.audit import store_audit
 from midrun.runs.validation import REASON_MAX_CHARS
 from midrun.runs.values import DeletableRuns, Erasure, RunSelection
 
@@ -36,6 +38,8 @@ async def delete_one(store: Store, run: RunId, by: Actor, reason: str) -> Erasur
         if not isinstance(refusal, RunErased):
             raise refusal
         return Erasure.from_tombstone(await store.get_tombstone(run))
+    entry = AuditEntry(action="delete", actor=by.name, role=by.role, run=run, reason=reason)
+    await store_audit(store, entry)
     await remove_all_leftovers(store, max_steps=INLINE_MAX_STEPS)
     return Erasure.from_tombstone(next(t for t in deleted.tombstones if t.run == run))
 
@@ -76,5 +80,14 @@ async def delete_selected(
     reason = validation.check_name("reason", reason, REASON_MAX_CHARS)
     query = selection.make_query(now)
     deleted = await delete_matching(store, query, by=by.name, reason=reason, max_runs=max_runs)
+    if deleted:
+        entry = AuditEntry(
+            action="delete",
+            actor=by.name,
+            role=by.role,
+            target=f"{deleted} runs: {selection.describe()}",
+            reason=reason,
+        )
+        await store_audit(store, entry)
     await remove_all_leftovers(store, max_steps=None if max_runs is None else INLINE_MAX_STEPS)
     return deleted

@@ -7,7 +7,6 @@ accepts appends.
 """
 
 import asyncio
-import logging
 import os
 import sys
 import traceback
@@ -36,16 +35,16 @@ from midrun.driver.deletion import RetentionRules
 from midrun.driver.live import LiveOutput
 from midrun.driver.notifications import ChangeNotifier
 from midrun.driver.redaction import LiveRedactor, SecretRegistry
-from midrun.errors import EngineLost, MidrunError, Misconfigured
+from midrun.errors import EngineLost, Misconfigured
 from midrun.models.registry import model_of
-from midrun.ports.audit import AuditEntry, HasAuditLog
+from midrun.ports.audit import AuditEntry
 from midrun.ports.environment import Environment
 from midrun.ports.model import Model
 from midrun.ports.platform import check_platform
 from midrun.ports.relay import open_relay
 from midrun.ports.store import Durability, HaltRecord, HasClock, Page, RunQuery, Store
 from midrun.runs import validation
-from midrun.runs.audit import read_audit
+from midrun.runs.audit import read_audit, store_audit
 from midrun.runs.checkpoints import (
     check_agents,
     check_approval_rules,
@@ -110,8 +109,6 @@ def end_forked_process(parent: int, error: BaseException | None) -> NoReturn:
         # parent. As in `sys.exit`, a code that is None means 0, and one that is text means 1.
         os._exit(code if isinstance(code, int) else int(code is not None))
 
-
-log = logging.getLogger("midrun")
 
 PREFIX_SEARCH_MAX_RUNS: Final = 500
 """`named` looks for a prefix among this many of the newest runs."""
@@ -668,11 +665,7 @@ class Midrun:
 
         If the store cannot be written, a warning is logged and the action goes on.
         """
-        try:
-            if isinstance(self.store, HasAuditLog):
-                await self.store.append_audit(entry)
-        except MidrunError as error:
-            log.warning("Cannot store an audit entry (%s): %s", entry.action, error)
+        await store_audit(self.store, entry)
 
     # ── agents ────────────────────────────────────────────────────────────────────────────
 

@@ -154,6 +154,11 @@ class RunSelection(Value, kw_only=True):
     label: str = ""
     older_than: float | None = None
 
+    def describe(self) -> str:
+        """Return the given fields as text, as `thread=t1, older_than=3600`."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return ", ".join(f"{name}={value}" for name, value in given.items() if value)
+
     def make_query(self, now: Micros) -> EndedQuery:
         """Return the query for the runs that may be deleted."""
         age = 0.0 if self.older_than is None else self.older_than

@@ -8,7 +8,7 @@ order matters: nothing that costs more than reading headers happens before the c
 import logging
 import re
 from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Final
 
@@ -318,9 +318,11 @@ class App:
     async def _record_audit(self, audit: AuditRecord, outcome: str) -> None:
         """Write the audit record of a request to the log and to the store."""
         audit.write(outcome)
-        # `Midrun` itself stores the halts that it sets and lifts, from any interface.
-        if outcome != "done" or audit.action not in {"halt", "lift"}:
-            await self._server.mid.record_audit(audit.to_entry(outcome))
+        # The runs layer stores halts and deletions itself, from whatever interface they came.
+        # A `Midrun` that is not open has no store.
+        if outcome != "done" or audit.action not in {"halt", "lift", "delete"}:
+            with suppress(Misconfigured):
+                await self._server.mid.record_audit(audit.to_entry(outcome))
 
     async def _answer_probe(self, request: Request) -> Response | None:
         """Answer a probe of `/healthz` or `/readyz`, whatever host name it was sent to.

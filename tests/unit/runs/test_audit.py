@@ -78,6 +78,28 @@ async def test_the_trail_has_controls_decisions_and_halts_but_no_texts(path: Pat
             )
 
 
+async def test_deletions_are_recorded_once_from_every_interface(path: Path) -> None:
+    agent = Agent("clerk", model=ScriptedModel(["Done."] * 3))
+    with anyio.fail_after(60):
+        async with Midrun(get_store_url(path), agents=[agent]) as midrun:
+            runs = [await midrun.start(agent, "Go.", thread="t1") for _ in range(3)]
+            for run in runs:
+                await run.until("completed")
+            await runs[0].delete("asked by its owner", actor="operator:olga")
+            async with serve_on_loopback(app(midrun, auth=make_tokens())) as port:
+                url = f"http://127.0.0.1:{port}"
+                async with connect(url, token=make_token("olga")) as olga:
+                    await (await olga.get(runs[1].id)).delete()
+            await midrun.delete_runs(thread="t1", actor="operator:olga")
+            found = [entry async for entry in midrun.audit(since=HOUR_AGO)]
+    assert [(entry.run, entry.target, entry.reason) for entry in found] == [
+        (runs[0].id, "", "asked by its owner"),
+        (runs[1].id, "", ""),
+        ("", "1 runs: thread=t1", ""),
+    ]
+    assert {describe(entry)[:2] for entry in found} == {("olga", "delete")}
+
+
 async def test_the_trail_is_read_in_pages(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AUDIT_PAGE_MAX_RUNS", 2)
     monkeypatch.setattr(module, "AUDIT_PAGE_MAX_ENTRIES", 2)
