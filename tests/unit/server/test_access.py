@@ -155,8 +155,12 @@ async def test_a_cursor_does_not_reveal_how_many_runs_others_have(
         await server.mid.start("actor", "Go.", actor=name)
         for name in ("ann", "bob", "bob", "ann")
     ]
-    page = (await (await server.client("ann")).get("/v1/runs", params={"limit": 1})).json()
-    assert page["next_cursor"] == newest.id
+    ann = await server.client("ann")
+    for query in ({"limit": 1}, {"limit": 1, "search": "go"}):
+        page = (await ann.get("/v1/runs", params=query)).json()
+        assert page["next_cursor"] == newest.id
+    await server.mid.start("actor", "A secret plan", actor="bob")
+    assert (await ann.get("/v1/runs", params={"search": "secret"})).json()["items"] == []
 
 
 @pytest.mark.parametrize("path", ["/v1/runs", "/v1/asks", "/a2a/actor/tasks"])
