@@ -608,6 +608,27 @@ COMMAND_GROUPS: Final = {
                 Arg("--yes", "do not ask for confirmation", kind="flag"),
             ),
         ),
+        "backup": CommandSpec(
+            "backup_commands.backup",
+            "copy a SQLite store into a file while it is in use, and check the copy",
+            ("midrun backup /backups/runs-2026-11-18.db",),
+            (*_STORE_OPTIONS, Arg("file", "the new file", "FILE", type=Path)),
+            opens_target=True,
+        ),
+        "restore": CommandSpec(
+            "backup_commands.restore",
+            "make a store of a backup; its runs are halted until you lift the halt",
+            (
+                "midrun restore /backups/runs-2026-11-18.db --store sqlite:///runs.db",
+                "midrun restore --store postgresql://db/midrun    after pg_restore",
+            ),
+            (
+                *_STORE_OPTIONS,
+                Arg("file", "the backup of a SQLite store", "FILE", nargs="?", type=Path),
+                Arg("--no-halt", "do not halt the runs: workers go on at once", kind="flag"),
+            ),
+            opens_target=True,
+        ),
         "completion": CommandSpec(
             "completion.completion",
             "print a script that completes commands and run ids",

@@ -396,6 +396,13 @@ class Store(Protocol):
         """Free all leases of `holder` at once."""
         ...
 
+    async def drop_leases(self) -> None:
+        """Take every lease from its holder, alive or not, for a store that was restored.
+
+        A holder that is still alive gets `StaleEpoch` for its next append.
+        """
+        ...
+
     async def list_holders(self) -> Mapping[str, float]:
         """Return the live holders, each with its lag in seconds."""
         ...

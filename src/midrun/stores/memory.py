@@ -225,6 +225,13 @@ class MemoryStore(JournalStore):
         # The rows still name the holder. Without a beat it counts as dead: all are free.
         self._beats.pop(holder, None)
 
+    async def drop_leases(self) -> None:
+        await self._yield_and_check_open()
+        self._beats.clear()
+        for stored_run in self._runs.values():
+            if stored_run.row.holder:
+                stored_run.row = replace(stored_run.row, holder=validation.DROPPED_HOLDER)
+
     async def list_holders(self) -> Mapping[str, float]:
         await self._yield_and_check_open()
         return {name: beat.lag_s for name, beat in self._beats.items() if self._is_alive(name)}

@@ -491,6 +491,10 @@ def check_text(name: str, text: str) -> None:
         ) from None
 
 
+DROPPED_HOLDER: Final = "restored"
+"""The holder of a lease that `drop_leases` has taken away. It has no heartbeats."""
+
+
 def check_holder(holder: str) -> None:
     """Refuse an empty holder; in a row it means that the lease is free."""
     if not holder:

@@ -59,7 +59,7 @@ class Postgres:
 
     def __init__(self, folder: Path, programs: Path, settings: dict[str, str]) -> None:
         self.folder = folder
-        self._programs = programs
+        self.programs = programs
         self._settings = settings
         self.user = _server_user()  # that the server runs as; None: the current one
         self._schema_numbers = count(1)
@@ -133,7 +133,7 @@ class Postgres:
             return cursor.fetchall() if cursor.description else []
 
     def _run_program(self, program: str, *arguments: str) -> None:
-        command = [str(self._programs / program), "-D", f"{self.folder}/data", *arguments]
+        command = [str(self.programs / program), "-D", f"{self.folder}/data", *arguments]
         # Into a file: the server inherits the output, and would keep a pipe open while it runs.
         with (self.folder / "output").open("w+") as output:
             done = subprocess.run(  # noqa: S603 - the machine's own programs

@@ -99,6 +99,10 @@ UPSERT_HEARTBEAT: Final = """
                                        lag = excluded.lag
 """
 DELETE_HOLDER: Final = "DELETE FROM midrun_holders WHERE holder = %(holder)s"
+DROP_LEASES: Final = """
+    WITH gone AS (DELETE FROM midrun_holders)
+    UPDATE midrun_runs SET holder = %(holder)s WHERE holder <> ''
+"""
 INSERT_HALT: Final = "SELECT midrun_set_halt(%(scope)s, %(by)s, %(reason)s, %(now)s)"
 DELETE_HALT: Final = "SELECT midrun_remove_halt(%(scope)s, %(now)s)"
 

@@ -416,6 +416,10 @@ class PostgresStore(JournalStore):
         found = await reader.read_snapshot(self._resources.read_pool, run)
         return None if found is None else validation.open_stored_snapshot(self.chain, found)
 
+    async def drop_leases(self) -> None:
+        values = {"holder": validation.DROPPED_HOLDER}
+        await self._resources.read_pool.execute(queries.DROP_LEASES, values)
+
     async def list_holders(self) -> Mapping[str, float]:
         rows = await self._resources.read_pool.execute(
             queries.HOLDERS, {"now": self.server_clock.get_override()}

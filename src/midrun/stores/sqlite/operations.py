@@ -135,6 +135,17 @@ class ReleaseHolder(Struct, frozen=True, kw_only=True):
         rows.db.execute(queries.DELETE_HOLDER, (self.holder,))
 
 
+class DropLeases(Struct, frozen=True):
+    """Take every lease from its holder."""
+
+    def __call__(self, rows: RowCache) -> None:
+        # The holder is replaced, not emptied: a row without a holder must be up to date, see
+        # the schema.
+        rows.db.execute(queries.REPLACE_HOLDERS, (validation.DROPPED_HOLDER,))
+        rows.db.execute(queries.DELETE_HOLDERS)
+        rows.drop_cache()
+
+
 class SetHalt(Struct, frozen=True, kw_only=True):
     """Set a halt unless its scope has one."""
 

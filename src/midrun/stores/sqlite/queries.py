@@ -70,6 +70,8 @@ UPSERT_HEARTBEAT: Final = """
                                        lag = excluded.lag
 """
 DELETE_HOLDER: Final = "DELETE FROM holders WHERE holder = ?"
+REPLACE_HOLDERS: Final = "UPDATE runs SET holder = ? WHERE holder <> ''"
+DELETE_HOLDERS: Final = "DELETE FROM holders"
 SET_KEY: Final = "INSERT INTO chain_key SELECT ? WHERE NOT EXISTS (SELECT 1 FROM chain_key)"
 DELETE_DEAD_HOLDERS: Final = """
     DELETE FROM holders WHERE beat_at + ttl < ?1 - ?2 OR beat_at - ttl >= ?1

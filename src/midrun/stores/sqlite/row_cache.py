@@ -64,10 +64,10 @@ class RowCache:
         # transaction. A newer midrun that upgraded the file also changed the version: the
         # schema is checked only then.
         if self.db.data_version() != self._data_version:
-            self._clear()
+            self.drop_cache()
             check_schema_version(self.db)
         elif len(self._cached) > CACHED_RUNS_MAX:
-            self._clear()
+            self.drop_cache()
 
     def commit(self) -> None:
         """Commit the transaction and note the data version that it led to."""
@@ -79,11 +79,12 @@ class RowCache:
 
     def roll_back(self) -> None:
         """Roll back everything since `begin` and drop the cache."""
-        self._clear()
+        self.drop_cache()
         if self.db.in_transaction:
             self._execute("ROLLBACK")
 
-    def _clear(self) -> None:
+    def drop_cache(self) -> None:
+        """Drop all cached rows, because they were changed without the cache."""
         self._cached.clear()
         self._halts = None
 

@@ -169,6 +169,9 @@ class SqliteStore(JournalStore):
         validation.check_holder(holder)
         await self._writer.write(operations.ReleaseHolder(holder=holder))
 
+    async def drop_leases(self) -> None:
+        await self._writer.write(operations.DropLeases(), inline=False)
+
     async def list_holders(self) -> Mapping[str, float]:
         await checkpoint()
         return self._inline_reader.read_inline(

@@ -50,6 +50,25 @@ class LeaseTests(StoreSuiteFixtures):
         row = await store.get_row(RUN)
         assert (row.holder, row.epoch, row.seq) == ("a", 1, appended.seq)
 
+    async def test_dropped_leases_are_free_although_their_holder_is_alive(
+        self, store: Store
+    ) -> None:
+        """A restored store must not wait for workers of the old one, nor obey them."""
+        await create_run(store)
+        await store.record_heartbeat("a", ttl=LEASE_TTL)
+        lease = await take_lease(store, RUN, 1, "a")
+        await store.append(RUN, [make_message()], after=Seq(2), lease=lease, head=RUNNING_HEAD)
+        assert not await store.list_drivable(limit=9)
+        await store.drop_leases()
+        assert not await store.list_holders()
+        assert list(await store.list_drivable(limit=9)) == [RUN]
+        assert (await store.get_row(RUN)).seq == 3
+        await take_lease(store, RUN, 3, "b", epoch=2)
+        with pytest.raises(StaleEpoch):
+            await store.append(
+                RUN, [make_message()], after=Seq(4), lease=lease, head=RUNNING_HEAD
+            )
+
     async def test_the_row_of_a_driven_run_has_the_end_and_the_meter_of_each_append(
         self, store: Store
     ) -> None:

@@ -1,0 +1,115 @@
+"""Commands that back up a store and restore it.
+
+A restored store is older than the world: calls that were made after the backup are not in it,
+and a worker would make them again. So `restore` sets a halt for all runs, which an operator
+lifts when the runs were checked. It also takes all leases from their holders: a worker of the
+old store that is still alive cannot go on with a run of the new one.
+
+A Postgres database is copied with its own tools. After `pg_restore`, the command `restore`
+without a file does the rest there.
+"""
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import anyio.to_thread
+
+from midrun.cli.output import CommandOutput
+from midrun.cli.targets import check_store_file
+from midrun.errors import Misconfigured
+from midrun.ports.store import HaltRecord, RunQuery, Store
+from midrun.runs.verification import verify_run
+from midrun.stores.sqlite.backup import copy_backup, copy_content, reserve_name
+from midrun.stores.urls import open_store
+
+RESTORE_REASON: Final = "restored from a backup; check the runs, then lift this halt"
+PAGE_MAX_RUNS: Final = 200
+
+
+async def backup(args: Namespace, out: CommandOutput) -> int:
+    """Copy the store into a file while writers go on, and check the copy."""
+    source = _get_sqlite_path(args.store)
+    if source is None:
+        problem = (
+            "Cannot back up Postgres with this command. Use its own tool: "
+            "pg_dump --format=custom --file=FILE DATABASE"
+        )
+        raise Misconfigured("backup", problem)
+    check_store_file(args.store, must_exist=True)
+    with reserve_name(args.file.absolute()) as temporary:
+        await anyio.to_thread.run_sync(copy_content, source, temporary)
+        store = await open_store(f"sqlite:///{temporary}", key=args.keys["chain_key"])
+        try:
+            checked, problems = await _verify_all(store, out)
+        finally:
+            await store.close()
+    return _report(out, f"backup {args.file}", checked, problems)
+
+
+async def restore(args: Namespace, out: CommandOutput) -> int:
+    """Make a store of a backup; free its leases, halt its runs, and check them."""
+    target, key = _get_sqlite_path(args.store), args.keys["chain_key"]
+    if (target is None) != (args.file is None):
+        problem = (
+            "needs FILE, the backup of a SQLite store"
+            if target is not None
+            else "takes no FILE for Postgres: run pg_restore into an empty database first"
+        )
+        raise Misconfigured("restore", problem)
+    if target is None:
+        store = await open_store(args.store, key=key)
+        try:
+            checked, problems = await _prepare(store, args, out)
+        finally:
+            await store.close()
+        return _report(out, "restored store", checked, problems)
+    with reserve_name(target.absolute()) as temporary:
+        await anyio.to_thread.run_sync(copy_backup, args.file, temporary)
+        store = await open_store(f"sqlite:///{temporary}", key=key)
+        try:
+            checked, problems = await _prepare(store, args, out)
+        finally:
+            await store.close()
+    return _report(out, f"restored {target}", checked, problems)
+
+
+async def _prepare(store: Store, args: Namespace, out: CommandOutput) -> tuple[int, int]:
+    """Make a restored store safe: halt its runs and take the leases, then verify it."""
+    if not args.no_halt:
+        # Before the leases are free: no worker can start a call in between.
+        halt = HaltRecord(scope="all", by=args.actor or "operator", reason=RESTORE_REASON)
+        await store.set_halt(halt)
+    await store.drop_leases()
+    return await _verify_all(store, out)
+
+
+async def _verify_all(store: Store, out: CommandOutput) -> tuple[int, int]:
+    """Verify all runs; print those with problems; return the numbers of both."""
+    checked, problems, cursor = 0, 0, ""
+    while True:
+        page = await store.list_runs(RunQuery(limit=PAGE_MAX_RUNS, cursor=cursor))
+        for row in page.items:
+            verdict = await verify_run(store, row.run)
+            checked += 1
+            if not verdict:
+                problems += 1
+                out.write(verdict, str(verdict))
+        cursor = page.cursor
+        if not cursor:
+            return checked, problems
+
+
+def _report(out: CommandOutput, subject: str, checked: int, problems: int) -> int:
+    ending = "all clean" if not problems else f"{problems} with problems, see above"
+    out.write(
+        {"runs": checked, "problems": problems}, f"{subject}: {checked} runs verified, {ending}"
+    )
+    return 1 if problems else 0
+
+
+def _get_sqlite_path(store: str) -> Path | None:
+    """Return the path of a SQLite store; None for another store."""
+    parts = urlsplit(store)
+    return Path(unquote(parts.path[1:])) if parts.scheme == "sqlite" else None

@@ -1,0 +1,134 @@
+"""Back up and restore the SQLite file of a store.
+
+A backup is made with `VACUUM INTO`: a read transaction that copies the committed content into a
+new file. Writers go on meanwhile; only the write-ahead log cannot be cut back before its end.
+The copy is compact: it has no free pages, so nothing of a deleted run is left in it.
+
+Neither function ever replaces a file. Each works on a file with another name and gives it its
+name at the end, by a hard link, which fails if the name is taken.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from midrun.errors import Misconfigured, StoreDamaged, StoreUnreachable
+from midrun.stores.sqlite.connection import open_reader, translate_errors
+
+BUSY_MS: Final = 5000
+_SIDE_FILES: Final = ("-wal", "-shm", "-journal")
+
+
+@contextmanager
+def reserve_name(target: Path) -> Iterator[Path]:
+    """Give a temporary file beside `target`; at the end, give it the name `target`.
+
+    Raises:
+        Misconfigured: there is a file of this name, or a part of an old database.
+    """
+    check_free(target)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        yield temporary
+        _sync(temporary)
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            check_free(target)
+            raise
+        _sync(target.parent)
+    except OSError as error:
+        raise StoreUnreachable(str(target), error.strerror or str(error)) from error
+    finally:
+        for suffix in ("", *_SIDE_FILES):
+            with suppress(FileNotFoundError):
+                Path(f"{temporary}{suffix}").unlink()
+
+
+def check_free(target: Path) -> None:
+    """Refuse a name that is taken, or that the log of an old database has.
+
+    SQLite would apply an old log to a new file of the same name.
+
+    Raises:
+        Misconfigured: it is.
+    """
+    for suffix in ("", *_SIDE_FILES):
+        if os.path.lexists(f"{target}{suffix}"):
+            problem = (
+                f"Cannot write it: {target}{suffix} exists, and is not replaced. "
+                "Choose another name, or move that file away."
+            )
+            raise Misconfigured(str(target), problem)
+    if not target.parent.is_dir():
+        raise Misconfigured(str(target), f"create the folder {target.parent} first")
+
+
+def copy_content(source: Path, target: Path) -> None:
+    """Copy the committed content of an open or closed store into the new file `target`.
+
+    Raises:
+        StoreForeign, StoreDamaged, StoreBusy, StoreFull, StoreUnreachable: see there.
+    """
+    # Checks that the source is a store, of a schema that this process knows. The key is not
+    # needed for a copy.
+    db = open_reader(source, busy_ms=BUSY_MS)
+    try:
+        with translate_errors(source, BUSY_MS):
+            db.execute("PRAGMA query_only = OFF")  # or SQLite refuses to write the copy
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            db.execute("VACUUM INTO ?", (os.fspath(target),))
+    finally:
+        db.close()
+    check_integrity(target)
+
+
+def copy_backup(source: Path, target: Path) -> None:
+    """Copy the file of a backup into the new file `target`, and check it.
+
+    Raises:
+        Misconfigured: the backup is missing, or is the file of a store that is in use.
+        StoreForeign, StoreDamaged, StoreUnreachable: it is not a backup, or not readable.
+    """
+    if not source.is_file():
+        raise Misconfigured(str(source), "there is no such file")
+    for suffix in _SIDE_FILES:
+        if Path(f"{source}{suffix}").exists():
+            problem = f"{source}{suffix} exists: it is not a backup, or is in use"
+            raise Misconfigured(str(source), f"{problem}; make one with midrun backup")
+    try:
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        shutil.copyfile(source, target)
+    except OSError as error:
+        raise StoreUnreachable(str(source), error.strerror or str(error)) from error
+    check_integrity(target)
+
+
+def check_integrity(path: Path) -> None:
+    """Check the pages and the indexes of a file that no other process has open.
+
+    Raises:
+        StoreDamaged: SQLite has found a problem.
+    """
+    with translate_errors(path, BUSY_MS):
+        db = apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            db.execute("PRAGMA trusted_schema = OFF")
+            found = [str(row[0]) for row in db.execute("PRAGMA integrity_check(3)")]
+        finally:
+            db.close()
+    if found != ["ok"]:
+        raise StoreDamaged(str(path), "; ".join(found))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

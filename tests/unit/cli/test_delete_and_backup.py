@@ -1,0 +1,136 @@
+"""The commands `delete`, `backup` and `restore`."""
+
+import os
+import pty
+from pathlib import Path
+from typing import cast
+
+import apsw
+import pytest
+
+from tests.unit.cli.command_runner import APP, CommandRunner
+
+pytestmark = pytest.mark.usefixtures("gate", "open_gate")
+
+
+def start_run(midrun: CommandRunner, agent: str = "searcher", *words: str) -> str:
+    """Start a run that the server drives until it rests, and return its id."""
+    result = midrun("run", agent, "Find cats", "--json", *words)
+    return cast("str", result.values[-1]["run_id"])
+
+
+def test_a_run_is_deleted_and_verified_as_erased(
+    midrun_at_store: CommandRunner, midrun_at_server: CommandRunner
+) -> None:
+    run, other = start_run(midrun_at_server), start_run(midrun_at_server)
+    refused = midrun_at_server("delete", run)
+    assert refused.code == 2
+    assert "pass --yes" in refused.err
+    deleted = midrun_at_server("delete", run, "--reason", "GDPR", "--yes")
+    assert (deleted.code, "erased by" in deleted.out) == (0, True)
+    assert midrun_at_store("delete", other, "--actor", "ann", "--yes").code == 0
+    for midrun in (midrun_at_store, midrun_at_server):
+        shown = midrun("show", run)
+        assert shown.code == 1
+        assert "deleted it (GDPR)" in shown.err
+        assert "list the runs" not in shown.err
+        verified = midrun("verify", run)
+        assert verified.code == 0
+        assert "erased by" in verified.out
+    assert "erased by ann" in midrun_at_server("verify", other).out
+
+
+@pytest.mark.parametrize("place", ["midrun_at_store", "midrun_at_server"])
+def test_runs_are_deleted_by_thread_and_age(
+    midrun_at_server: CommandRunner, place: str, request: pytest.FixtureRequest
+) -> None:
+    midrun: CommandRunner = request.getfixturevalue(place)
+    for thread in ("t", "t", "u"):
+        start_run(midrun_at_server, "searcher", "--thread", thread)
+    assert "no run to delete" in midrun("delete", "--older-than", "90d").out
+    refused = midrun("delete", "--thread", "t")
+    assert refused.code == 2
+    assert "Delete 2 runs" in refused.err
+    assert midrun("delete", "--thread", "t", "--yes").out.startswith("deleted 2 runs")
+    old = midrun("delete", "--thread", "u", "--older-than", "0s", "--yes", "--json")
+    assert old.values == [{"deleted": 1}]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ([], "needs RUN, or at least one of"),
+        (["3f2a", "--thread", "t"], "not both"),
+        (["--older-than", "90"], "such as 90d"),
+    ],
+)
+def test_wrong_selections_are_refused(
+    midrun_at_server: CommandRunner, words: list[str], problem: str
+) -> None:
+    result = midrun_at_server("delete", *words, "--yes")
+    assert result.code == 2
+    assert problem in result.err
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1)])
+def test_a_person_confirms_the_deletion(
+    midrun_at_server: CommandRunner, monkeypatch: pytest.MonkeyPatch, answer: str, code: int
+) -> None:
+    run = start_run(midrun_at_server)
+    person, terminal = pty.openpty()
+    os.write(person, answer.encode())
+    with os.fdopen(terminal) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        result = midrun_at_server("delete", run)
+    os.close(person)
+    assert "cannot be undone. [y/N]" in result.err
+    assert result.code == code
+    assert midrun_at_server("show", run).code == 1 - code
+
+
+def test_a_backup_is_restored_beside_the_store(
+    midrun_at_store: CommandRunner, midrun_at_server: CommandRunner, tmp_path: Path
+) -> None:
+    """The server goes on meanwhile; the restored runs are halted until an operator lifts it."""
+    run, deleted = start_run(midrun_at_server), start_run(midrun_at_server)
+    midrun_at_server("delete", deleted, "--yes")
+    file, again = tmp_path / "runs.backup", f"sqlite:///{tmp_path / 'again.db'}"
+    made = midrun_at_store("backup", str(file))
+    assert (made.code, "runs verified, all clean" in made.out) == (0, True)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in tmp_path.glob("*backup*")) == ["runs.backup"]
+    taken = midrun_at_store("backup", str(file))
+    assert (taken.code, "is not replaced" in taken.err) == (2, True)
+    later = start_run(midrun_at_server)
+    at_copy = CommandRunner(midrun_at_store._capsys, "--store", again)
+    restored = at_copy("restore", str(file), "--actor", "ann")
+    assert (restored.code, "runs verified, all clean" in restored.out) == (0, True)
+    assert at_copy("verify", run).code == 0
+    assert "erased by" in at_copy("verify", deleted).out
+    assert at_copy("show", later).code == 1
+    assert at_copy("lift").code == 0
+    refused = at_copy("restore", str(file))
+    assert (refused.code, "is not replaced" in refused.err) == (2, True)
+
+
+def test_only_a_whole_backup_is_restored(
+    midrun_at_store: CommandRunner, midrun_at_server: CommandRunner, tmp_path: Path
+) -> None:
+    start_run(midrun_at_server)
+    file = tmp_path / "runs.backup"
+    midrun_at_store("backup", str(file))
+    at_copy = CommandRunner(midrun_at_store._capsys, "--store", f"sqlite:///{tmp_path}/a.db")
+    db = apsw.Connection(str(file))
+    db.execute("PRAGMA user_version = 999")
+    db.close()
+    newer = at_copy("restore", str(file))
+    assert (newer.code, "belongs to a newer midrun" in newer.err) == (1, True)
+    file.write_bytes(file.read_bytes()[:40_000])
+    assert at_copy("restore", str(file)).code == 1
+    assert at_copy("restore", str(APP)).code == 1
+    assert at_copy("restore", str(tmp_path / "none")).code == 2
+    (tmp_path / "a.db-wal").touch()
+    assert "a.db-wal exists" in at_copy("restore", str(file)).err
+    (tmp_path / "a.db-wal").unlink()
+    assert not list(tmp_path.glob("*a.db*"))
+    assert at_copy("restore").code == 2
