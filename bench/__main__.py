@@ -12,6 +12,7 @@ from typing import Final
 from bench import (
     concurrency,
     core,
+    deletion,
     durable_step,
     hosted_step,
     http,
@@ -30,6 +31,7 @@ BENCHES: Final[dict[str, Callable[[], Sequence[Figure]]]] = {
     "concurrency": concurrency.figures,
     "postgres": postgres.figures,
     "stores": stores.figures,
+    "deletion": deletion.figures,
     "core": core.figures,
     "redaction": redaction.figures,
     "http": http.figures,

@@ -462,10 +462,7 @@ class FileMissing(StoreError, LookupError):
 
 
 class RunErased(RunNotFound):
-    """The run was deleted, by an operator or by the retention; its tombstone is left.
-
-    `by`, `at` (microseconds since 1970) and `why` are those of the tombstone.
-    """
+    """The run was deleted. `by`, `at` (microseconds) and `why` are those of its tombstone."""
 
     code = "run_erased"
     by: str
@@ -474,17 +471,14 @@ class RunErased(RunNotFound):
 
     def __str__(self) -> str:
         why = f" ({self.why})" if self.why else ""
-        return (
-            f"Cannot read run {self.run}: {self.by} deleted it{why}. Its journal is gone; "
-            "`midrun verify` shows its tombstone. A new run needs another id."
-        )
+        text = f"Cannot read run {self.run}: {self.by} deleted it{why}. Its journal is gone;"
+        return f"{text} `midrun verify` shows its tombstone. A new run needs another id."
 
 
 class DeleteRefused(StoreError):
-    """The run must not be deleted now; nothing was changed.
+    """The run must not be deleted now: `reason` is `is_<phase>` or `has_parent`.
 
-    `reason` is `is_<phase>` or `has_parent`. `other` is the run that is the cause: the run
-    itself, one of its child runs, or its parent.
+    `other` is the run that is the cause: the run itself, a child of it, or its parent.
     """
 
     code = "delete_refused"
@@ -494,16 +488,11 @@ class DeleteRefused(StoreError):
 
     def __str__(self) -> str:
         if self.reason == "has_parent":
-            return (
-                f"Cannot delete run {self.run}: it is a child of run {self.other}. "
-                f"Delete {self.other}, which deletes its children, too."
-            )
+            text = f"Cannot delete run {self.run}: it is a child of run {self.other}."
+            return f"{text} Delete {self.other}, which deletes its children, too."
         subject = "it" if self.other == self.run else f"its child run {self.other}"
-        phase = self.reason.removeprefix("is_")
-        return (
-            f"Cannot delete run {self.run}: {subject} is {phase} and has not ended. "
-            f"Cancel {self.run} first, then delete it."
-        )
+        why = f"{subject} is {self.reason.removeprefix('is_')} and has not ended"
+        return f"Cannot delete run {self.run}: {why}. Cancel {self.run} first, then delete it."
 
 
 class RunExists(StoreError):

@@ -27,16 +27,17 @@ from midrun.errors import MidrunError, Misconfigured
 from midrun.ports.environment import Clock
 from midrun.ports.store import DeletedRuns, EndedQuery, RunRow, Store
 
-BATCH_MAX_RUNS: Final = 25
+BATCH_MAX_RUNS: Final = 10
 """The most runs that one transaction deletes, besides their children."""
 
 PAGE_MAX_RUNS: Final = 200
 """The most runs that are listed at a time."""
 
-PAUSE_PER_STEP: Final = 25
+PAUSE_PER_STEP: Final = 40
 """A pause is this many times as long as the step before it."""
 
-PAUSE_MAX_S: Final = 1.0
+PAUSE_MAX_S: Final = 5.0
+"""The longest pause, after a step that had to wait for a lock or a slow disk."""
 
 RETENTION_ACTOR: Final = "system:retention"
 """The name in the tombstone of a run that the retention has deleted."""
@@ -144,7 +145,7 @@ async def delete_matching(
     A run that is refused, because a child of it has not ended, is skipped. With `max_runs`,
     this ends with the batch that reaches it; then there may be more.
     """
-    deleted, batch, pause = 0, list[RunId](), await _StepPause.create(store)
+    deleted, batch, pause = 0, list[RunId](), await StepPause.create(store)
     async for row in list_ended_rows(store, replace(query, limit=PAGE_MAX_RUNS)):
         if is_due(row):
             batch.append(row.run)
@@ -157,7 +158,7 @@ async def delete_matching(
 
 
 async def _delete_batch(
-    store: Store, runs: list[RunId], by: str, reason: str, pause: "_StepPause"
+    store: Store, runs: list[RunId], by: str, reason: str, pause: "StepPause"
 ) -> int:
     if not runs:
         return 0
@@ -169,7 +170,7 @@ async def _delete_batch(
 
 async def remove_all_leftovers(store: Store, *, max_steps: int | None = None) -> None:
     """Remove the entries of deleted runs and free their space, in at most `max_steps`."""
-    pause, steps = await _StepPause.create(store), 0
+    pause, steps = await StepPause.create(store), 0
     while max_steps is None or steps < max_steps:
         steps, started = steps + 1, anyio.current_time()
         if not await store.remove_leftovers():
@@ -177,13 +178,14 @@ async def remove_all_leftovers(store: Store, *, max_steps: int | None = None) ->
         await pause.rest_after(started)
 
 
-class _StepPause(Struct, frozen=True):
+class StepPause(Struct, frozen=True):
     """Pauses between the steps of a deletion, if other processes write at the same time."""
 
     has_writers: bool
 
     @classmethod
-    async def create(cls, store: Store) -> "_StepPause":
+    async def create(cls, store: Store) -> "StepPause":
+        """Return pauses that fit the processes which are alive now."""
         return cls(bool(await store.list_holders()))
 
     async def rest_after(self, started: float) -> None:

@@ -25,10 +25,10 @@ from midrun.stores.validation import RunRowVersion
 DELETE_MAX_RUNS: Final = 200
 """The most runs that one call deletes; a caller with more calls again."""
 
-LEFTOVERS_MAX_ENTRIES: Final = 256
+LEFTOVERS_MAX_ENTRIES: Final = 128
 """The most entries that one step removes."""
 
-LEFTOVERS_MAX_BYTES: Final = 256 * 1024
+LEFTOVERS_MAX_BYTES: Final = 128 * 1024
 """A step ends with the entry that makes it this long."""
 
 _PROOF_PREFIX: Final = b"midrun tombstone\n"
