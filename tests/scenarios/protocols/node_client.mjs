@@ -31,9 +31,10 @@ if (kind === "copilotkit") {
   agent = new HttpAgent({ url, headers });
 }
 
-async function run({ thread, say, resume, name, connect, state, tools, context }) {
+async function run({ thread, say, result, resume, name, connect, state, tools, context }) {
   const used = core ? core.getAgent(name) : agent;
   used.threadId = thread;
+  if (result) used.addMessage({ id: `r-${used.messages.length}`, role: "tool", ...result });
   if (say) used.addMessage({ id: `u-${used.messages.length}`, role: "user", content: say });
   if (state !== undefined) used.setState(state);
   let outcome = null;

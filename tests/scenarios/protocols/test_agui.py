@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
 
-from midrun import Agent, ask_human, tool
+from midrun import Agent, ask_human, pause_here, tool
 from midrun.core.entries import AskAnswered
 from midrun.core.ids import CallId, RunId
 from midrun.core.state import State
@@ -276,6 +276,44 @@ async def test_context_reaches_the_agent_and_page_tools_are_reported_as_unused(
     assert "The open document: report.md" in "\n".join(seen)
     (unused,) = [e["value"] for e in client.events if e.get("name") == "midrun.unused"]
     assert unused == {"tools": ["open_page"]}
+
+
+async def test_a_frontend_tool_is_made_by_the_client_and_its_result_is_the_answer(
+    serve_agent: ServeAgent,
+) -> None:
+    """The agent declares the tool; without a client that has it, a person answers."""
+
+    @tool
+    async def open_page(name: str) -> str:
+        """Open a page in the browser of the user."""
+        pause_here(f"Open the page {name}.")
+
+    def conclude(messages: Transcript) -> str:
+        return f"The page is {messages[-1].uses[0].result}."
+
+    model = ScriptedModel([Use("open_page", name="a"), conclude])
+    page = {"name": "open_page", "description": "Open a page.", "parameters": {}}
+    async with (
+        serve_agent(Agent("actor", model=model, tools=[open_page])) as server,
+        run_client(CURRENT_CLIENT, f"{server.url}/agui/actor") as client,
+    ):
+        await client.send(run={"thread": "t", "say": "Go.", "tools": [page]})
+        done = await client.wait_for_end()
+        assert (done["outcome"], done["pending"]) == ("success", [])
+        assert not [e for e in client.events if e.get("name") == "midrun.unused"]
+        assert get_texts(done["messages"], "tool") == []
+        (call,) = [e["toolCallId"] for e in client.events if e["type"] == "TOOL_CALL_START"]
+        await client.send(run={"thread": "t", "tools": [page]})
+        assert get_texts((await client.wait_for_end())["messages"], "tool") == []
+        client.events.clear()
+        result = {"toolCallId": call, "content": "open"}
+        await client.send(run={"thread": "t", "result": result, "tools": [page]})
+        done = await client.wait_for_end()
+        assert get_texts(done["messages"], "tool") == ["open"]
+        assert "TOOL_CALL_RESULT" not in client.event_types
+        assert get_texts(done["messages"], "assistant")[-1] == "The page is open."
+        (answer,) = await read_entries(await server.get_only_run(), AskAnswered)
+        assert answer.by == "olga"
 
 
 async def test_a_question_is_answered_by_resuming_its_interrupt(

@@ -5,6 +5,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
+from midrun.agents.outcome import AskView
 from midrun.core.state import State
 from midrun.core.values import TERMINAL_PHASES, Json
 from midrun.runs.control_bodies import ID_MAX_CHARS
@@ -37,6 +38,7 @@ class ClientMessage(AguiInput, frozen=True, kw_only=True):
     id: str = ""
     role: str = ""
     content: Json = None
+    tool_call_id: str = ""  # of the result of a frontend tool
 
     @property
     def text(self) -> str:
@@ -69,9 +71,11 @@ class ContextItem(AguiInput, frozen=True, kw_only=True):
 
 
 class FrontendTool(AguiInput, frozen=True, kw_only=True):
-    """A tool that would run in the client; it is not used.
+    """A tool that runs in the client.
 
-    The stream tells the client so, with the event `midrun.unused`.
+    The agent must declare a tool of the same name that asks (`pause_here`). The client makes
+    the call in place of the person, and its result is the answer. A tool that the agent does
+    not have is not used. The stream tells the client so, with the event `midrun.unused`.
     """
 
     name: str = ""
@@ -116,6 +120,20 @@ class RunAgentInput(AguiInput, frozen=True, kw_only=True):
     def user_text(self) -> str:
         """The text of the user's newest message; "" if there is no new one."""
         return self.newest_message.text.strip() if self.newest_message is not None else ""
+
+    @property
+    def tool_results(self) -> tuple[ClientMessage, ...]:
+        """The results of frontend tools at the end of the messages."""
+        found: list[ClientMessage] = []
+        for message in reversed(self.messages):
+            if message.role != "tool":
+                break
+            found.insert(0, message)
+        return tuple(found)
+
+    def has_tool_of(self, ask: AskView) -> bool:
+        """Return whether the client makes the call that an ask is about."""
+        return ask.kind == "question" and ask.tool in {tool.name for tool in self.tools}
 
     def list_new_context(self, known_texts: Iterable[str] = ()) -> tuple[ContextItem, ...]:
         """Return the context that none of the `known` texts contains."""
@@ -181,7 +199,7 @@ async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInpu
         problem = f"Cannot take message {agui_input.newest_message.id!r}: it has parts of type"
         raise HttpProblem("invalid_body", 422, f"{problem} {', '.join(kinds)}. Send text only.")
     mid, row = context.server.mid, await find_newest_run(context, agent, agui_input.thread_id)
-    unused = {"tools": [tool.name for tool in agui_input.tools]} if agui_input.tools else {}
+    unused = _list_unused_tools(context, agent, agui_input)
     request = context.make_request_id(f"agui:{agui_input.thread_id}:{agui_input.run_id}")
     asking = ControlOptions(actor=context.actor, request_id=request)
     if row is not None and row.head.phase not in TERMINAL_PHASES:
@@ -205,6 +223,36 @@ async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInpu
     return JoinedRun(run=run, state=State(run=run.id), unused=unused)
 
 
+def _list_unused_tools(
+    context: RequestContext, agent: str, agui_input: RunAgentInput
+) -> dict[str, list[str]]:
+    """Return the names of the frontend tools that the agent does not have."""
+    known = context.server.mid.agents.get(agent)
+    names = set(known.tools) if known is not None else set()
+    unused = [tool.name for tool in agui_input.tools if tool.name not in names]
+    return {"tools": unused} if unused else {}
+
+
+async def _send_tool_results(
+    run: Run, state: State, agui_input: RunAgentInput, asking: ControlOptions
+) -> bool:
+    """Answer the asks of calls that the client has made; return whether there were any.
+
+    The client sends all its messages each time, so results that were taken are among them.
+    """
+    asks = [state.asks[number - 1] for number in state.open_asks]
+    questions = {f"{run.id}-{a.call}": a for a in asks if a.effective_kind == "question"}
+    sent = False
+    for number, result in enumerate(agui_input.tool_results):
+        if (ask := questions.get(result.tool_call_id)) is not None:
+            # One request may have several results; each control needs its own request id.
+            own = f"{asking.get('request_id')}:tool:{number}"
+            options = ControlOptions(actor=asking.get("actor"), request_id=own)
+            await run.answer(result.text, ask=ask.id, **options)
+            sent = True
+    return sent
+
+
 async def _send_control(
     context: RequestContext,
     run: Run,
@@ -219,6 +267,8 @@ async def _send_control(
             own = f"{asking.get('request_id')}:{number}"
             own_asking = ControlOptions(actor=asking.get("actor"), request_id=own)
             await _apply_resumption(run, state, resumption, own_asking)
+        return False
+    if await _send_tool_results(run, state, agui_input, asking):
         return False
     text = agui_input.text_with_context(message.text for message in state.messages)
     receipt = await send_text(context, run, state, text, asking)

@@ -125,7 +125,11 @@ class SegmentStream(ChatStream):
 
     async def _write_segment(self, writer: SseWriter) -> None:
         agui_input, run, state = self._input, self._joined.run, self._joined.state
-        segment = AguiSegment(state, is_current_version=agui_input.is_current_version)
+        segment = AguiSegment(
+            state,
+            is_current_version=agui_input.is_current_version,
+            own_calls=frozenset(result.tool_call_id for result in agui_input.tool_results),
+        )
         own = {"threadId": agui_input.thread_id, "runId": agui_input.run_id}
         await self._write(
             writer, [{"type": "RUN_STARTED", **own, "protocolVersion": PROTOCOL_VERSION}]

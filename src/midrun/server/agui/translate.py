@@ -48,12 +48,19 @@ class AguiSegment:
     """Translates one run. `state` is the state up to the last entry that was given.
 
     `is_current_version`: the client speaks 1.0. An older client fails on an event type that it
-    does not know.
+    does not know. `own_calls` are the calls of frontend tools whose results the client has.
     """
 
-    def __init__(self, state: State, *, is_current_version: bool) -> None:
+    def __init__(
+        self,
+        state: State,
+        *,
+        is_current_version: bool,
+        own_calls: frozenset[str] = frozenset(),
+    ) -> None:
         self.state = state
         self._is_current_version = is_current_version
+        self._own_calls = own_calls
         self._token_usage = TokenUsage()
         self._child_is_open: dict[CallId, bool] = {}  # started child → whether it is still open
         self._open_text_id = ""  # the id of the open text message, ...
@@ -85,7 +92,9 @@ class AguiSegment:
                 yield from self._finish_message(before)
             else:
                 yield from self._end_child(call)
-                yield _call_result(self.state, call)
+                # The client has the result of a call that it made itself.
+                if call_ref(self.state, call.id) not in self._own_calls:
+                    yield _call_result(self.state, call)
         # Everything else is passed on under Midrun's own names, for clients that know them.
         if not isinstance(entry, _TRANSLATED_ENTRIES):
             yield custom_event(item)
@@ -257,17 +266,24 @@ def list_messages(state: State, ids: dict[str, str]) -> list[AguiEvent]:
     # for which a summary, if any, stands as one message.
     first = state.condensed_count - bool(state.summary)
     for number, turn in enumerate(Transcript(state), first):
-        shown += _turn_messages(state, turn, message_id(state, number), ids)
+        # Calls of earlier runs of the thread have the same numbers as calls of this run.
+        is_earlier = number < len(state.run_started.history)
+        own_id = message_id(state, number)
+        shown += _turn_messages(state, turn, own_id, ids, is_earlier=is_earlier)
     return shown
 
 
 def _turn_messages(
-    state: State, turn: Turn, own_id: str, ids: dict[str, str]
+    state: State, turn: Turn, own_id: str, ids: dict[str, str], *, is_earlier: bool
 ) -> Iterator[AguiEvent]:
     if turn.role == "assistant":
+        refs = {
+            use.call: f"{own_id}-{use.call}" if is_earlier else call_ref(state, use.call)
+            for use in turn.uses
+        }
         calls = [
             {
-                "id": call_ref(state, use.call),
+                "id": refs[use.call],
                 "type": "function",
                 "function": {"name": use.tool, "arguments": _json_text(use.args)},
             }
@@ -275,11 +291,16 @@ def _turn_messages(
         ]
         message: AguiEvent = {"id": own_id, "role": "assistant", "content": turn.text}
         yield message | ({"toolCalls": calls} if calls else {})
+        # A call that waits for a decision has no result. A client that executes the call, a
+        # frontend tool, finds it by that.
+        asked = () if is_earlier else [state.asks[n - 1].call for n in state.open_asks]
         for use in turn.uses:
+            if use.call in asked:
+                continue
             yield {
-                "id": f"{call_ref(state, use.call)}-result",
+                "id": f"{refs[use.call]}-result",
                 "role": "tool",
-                "toolCallId": call_ref(state, use.call),
+                "toolCallId": refs[use.call],
                 "content": use.problem or _json_text(use.result),
             }
     elif turn.role == "user":
@@ -359,8 +380,9 @@ def final_events(
         case Phase.PAUSED:
             yield success | _interrupt_outcome(_pause_interrupt(state))
         case _:  # waiting
-            asks = (_ask_interrupt(state, ask) for ask in make_ask_views(state))
-            yield success | _interrupt_outcome(*asks)
+            asks = [ask for ask in make_ask_views(state) if not agui_input.has_tool_of(ask)]
+            interrupts = [_ask_interrupt(state, ask) for ask in asks]
+            yield success | (_interrupt_outcome(*interrupts) if interrupts else {})
 
 
 def _run_error(code: str, message: str) -> AguiEvent:
