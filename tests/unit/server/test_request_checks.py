@@ -430,6 +430,8 @@ async def test_head_has_the_status_and_headers_of_get_without_its_body(
         assert head.content == b"", format_endpoint(endpoint)
         assert head.status_code == full.status_code, format_endpoint(endpoint)
         names = head.headers.keys() - VOLATILE_HEADERS
+        if endpoint.audit_action == "audit":
+            names -= {"content-length"}  # the first request is in the trail of the second
         assert {n: head.headers[n] for n in names} == {n: full.headers[n] for n in names}
         assert has_security_headers(head)
         expect_status(await anonymous.head(path), 401)
