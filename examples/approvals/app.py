@@ -66,24 +66,26 @@ async def receive_webhook(request: Request) -> Response:
 
 
 async def post_approvals(run_id: str) -> None:
-    """Post each approval that is still open and was not posted before."""
+    """Send each approval that is still open and was not sent before."""
     async with connect(os.environ["MIDRUN_URL"], token=os.environ["READER_TOKEN"]) as midrun:
         run = await midrun.get(run_id)
         view = await run.view()
         shown = [f"{one.name} (version {one.version})" for one in await run.artifacts()]
     for ask in view.asks:
-        key = f"{run_id}/{ask.id}"
-        if ask.effective_kind != "approval" or key in POSTED:
+        if ask.effective_kind != "approval":
             continue
+        key = f"{run_id}/{ask.id}"
         lines = [f"{view.agent}: {view.task}"]
         lines += [f"Why: {ask.why}"] if ask.why else []
         lines += [f"Artifacts: {', '.join(shown)}"] if shown else []
         arguments = json.dumps(ask.args, indent=2, ensure_ascii=False)
-        await post_to_slack(key, ask.title, "\n".join(lines), arguments)
-        if "MAIL_SERVER" in os.environ:
+        if (key, "slack") not in SENT:
+            await post_to_slack(key, ask.title, "\n".join(lines), arguments)
+            SENT.add((key, "slack"))
+        if "MAIL_SERVER" in os.environ and (key, "mail") not in SENT:
             text = "\n\n".join([*lines, arguments, f"Decide here: {make_link(run_id)}"])
             await anyio.to_thread.run_sync(send_mail, ask.title, text)
-        POSTED.add(key)
+            SENT.add((key, "mail"))
 
 
 async def post_to_slack(key: str, title: str, about: str, arguments: str) -> None:
@@ -122,9 +124,9 @@ def make_link(run_id: str) -> str:
     return f"{os.environ['MIDRUN_URL']}/runs/{run_id}"
 
 
-# Midrun delivers a webhook at least once. After a restart of this application an approval may
-# be posted a second time; a second click on it is refused like every late one.
-POSTED: set[str] = set()
+# Midrun delivers a webhook again if this application failed or was stopped. After a restart an
+# approval may be sent a second time; a second click on it is refused like every late one.
+SENT: set[tuple[str, str]] = set()
 
 
 # ── from Slack to Midrun ─────────────────────────────────────────────────────

@@ -244,7 +244,7 @@ async def test_a_mail_has_the_arguments_and_a_link_but_no_button(
                     received.append(line.decode())
                     if is_data:
                         has_mail.set()
-                    is_data = line == b"DATA"
+                    is_data = line.upper() == b"DATA"
                     await stream.send(b"354 go on\r\n" if is_data else b"250 ok\r\n")
 
     agent = make_agent("Hello.")
