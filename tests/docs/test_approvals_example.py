@@ -101,8 +101,8 @@ def make_agent(text: str) -> Agent:
         """Send the letter."""
         return f"sent to {to}: {text}"
 
-    script = [Use("write"), Use("send", to="<!channel>", text=text), "Done."]
-    return Agent("clerk", model=ScriptedModel(script), tools=[write, send])
+    model = ScriptedModel([Use("write"), Use("send", to="<!channel>", text=text), "Done."])
+    return Agent("clerk", model=model, tools=[write, send])
 
 
 class Setting:
