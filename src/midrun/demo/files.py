@@ -23,6 +23,8 @@ from midrun.core.values import Json
 from midrun.ports.environment import Clock, read_wall_clock
 
 SENDER: Final = "assistant@larkhaven.example"
+BRIEFING_NAME: Final = "briefing.md"
+"""The artifact that the page shows while the briefing grows."""
 
 Args: TypeAlias = dict[str, str]
 P = ParamSpec("P")
@@ -108,14 +110,19 @@ class DemoFiles:
 
     # ── the draft ─────────────────────────────────────────────────────────────────────────
 
-    @_in_thread
-    def _write(self, call: Call, heading: str, text: str) -> dict[str, Json]:  # noqa: D417 - models do not see the call
+    async def _write(self, call: Call, heading: str, text: str) -> dict[str, Json]:  # noqa: D417 - models do not see the call
         """Write a section of the draft; one of the same heading is replaced.
 
         Args:
             heading: Of the section.
             text: Its text, in Markdown.
         """
+        result = await self._write_draft(call, heading, text)
+        await call.show(BRIEFING_NAME, "text/markdown", await self._read(call))
+        return result
+
+    @_in_thread
+    def _write_draft(self, call: Call, heading: str, text: str) -> dict[str, Json]:
         draft, kept = self.draft_path(call.run_id), self._saved_draft_path(call.key)
         # The old draft is saved under the key of the call. A repeated call finds it and starts
         # from it, so it writes the same again.

@@ -15,7 +15,7 @@ from midrun.demo.notes import best_sentences, find_answer, load_library, read_no
 
 
 def make_call(key: str = "k1", *, run: str = "run_a", progress: Json = None) -> Call:
-    """Return a call whose notes and saves are discarded."""
+    """Return a call whose notes, saves and artifacts are discarded."""
     return Call(
         key=key,
         original=key,
@@ -23,6 +23,7 @@ def make_call(key: str = "k1", *, run: str = "run_a", progress: Json = None) -> 
         epoch=1,
         attempt=1,
         progress=progress,
+        shower=lambda _: None,
         saver=lambda _: None,
         noter=lambda _: None,
     )
