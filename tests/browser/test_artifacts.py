@@ -1,4 +1,4 @@
-"""Artifacts on the page: they grow, have versions and changes, and are read before an approval."""
+"""Artifacts on the page: preview, versions and changes; they are read before an approval."""
 
 from typing import Final
 
