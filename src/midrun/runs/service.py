@@ -189,7 +189,8 @@ class RunService:
             bodies = None
             if files and isinstance(control, c.Resume | c.Redirect | c.Say):
                 files = [await redact_file(self._secrets, run, file) for file in files]
-                control, bodies = replace(control, files=list_refs(files)), map_bodies(files)
+                refs = await anyio.to_thread.run_sync(list_refs, files)  # hashes all bytes
+                control, bodies = replace(control, files=refs), map_bodies(files)
             ruled = await append_input(self.store, state, control, self.now, bodies)
             if ruled.entries:
                 self.on_appended(run, ruled.after)
@@ -319,7 +320,8 @@ class RunService:
             raise Misconfigured("model_settings", problem)
         if files:
             files = [await redact_file(self._secrets, run, file) for file in files]
-            started = replace(started, files=list_refs(files))
+            refs = await anyio.to_thread.run_sync(list_refs, files)  # hashes all bytes
+            started = replace(started, files=refs)
             if problem := find_file_problem(started.files, get_file_limits(started)):
                 raise FileRefused(problem)
         head = build_head(apply_entries(empty, [started], self.now()))

@@ -26,6 +26,15 @@ async def send(to: str) -> str:
     return f"sent to {to}"
 
 
+@tool
+async def draw(call: Call) -> str:
+    """Show drafts, and a file with a name that is a path."""
+    await call.show("plan.md", "text/markdown", "# One")
+    await call.show("plan.md", "text/markdown", "# Two")
+    await call.show("../../etc", "text/plain", "x")
+    return "drawn"
+
+
 SEARCH_TURNS: list[str | Use] = [Use("search", q="cats"), "Found cats."]
 ESCAPE_SEQUENCES = "\x1b]0;owned\x07\x9b2J\u202eevil"
 
@@ -53,10 +62,11 @@ aside = Agent(
     model=ScriptedModel([Use("ask_human", question="Which?"), *SEARCH_TURNS, "All told."]),
     tools=[ask_human, search],
 )
+painter = Agent("painter", model=ScriptedModel([Use("draw"), "Drawn."]), tools=[draw])
 aide = Agent("aide", model=ScriptedModel(["Helped."]))
 boss = Agent(
     "boss", model=ScriptedModel([Use("aide", task="Help"), "Led."]), tools=[aide.as_tool()]
 )
 evil = Agent("evil", model=ScriptedModel([ESCAPE_SEQUENCES]))
 
-all_agents = [searcher, asker, sender, capped, failing, aside, boss, evil]
+all_agents = [searcher, asker, sender, capped, failing, aside, boss, evil, painter]

@@ -87,6 +87,25 @@ def test_ls_and_show_name_the_parent_of_a_child_run(
     assert "parent" not in midrun("show", run).out
 
 
+def test_files_are_sent_and_artifacts_are_listed_and_saved(
+    midrun_at_server: CommandRunner, midrun_at_store: CommandRunner, tmp_path: Path
+) -> None:
+    """The name of an artifact cannot lead out of the folder."""
+    picture = tmp_path / "a.png"
+    picture.write_bytes(b"PNG")
+    sent = ("run", "painter", "Draw", "--file", str(picture), "--json")
+    run = cast("str", midrun_at_server(*sent).values[-1]["run_id"])
+    assert "with the file “a.png”" in midrun_at_store("feed", run).out
+    for midrun in (midrun_at_store, midrun_at_server):
+        assert "plan.md  version 2  text/markdown" in midrun("artifacts", run).out
+        folder = tmp_path / f"out{midrun is midrun_at_server}"
+        assert midrun("artifacts", run, "--save", str(folder)).code == 0
+        saved = {path.name: path.read_text() for path in folder.iterdir()}
+        assert saved == {"plan.md": "# Two", "_.._etc": "x"}
+    missing = midrun_at_server("run", "painter", "Draw", "--file", "nowhere.png")
+    assert "Cannot read the file nowhere.png" in missing.err
+
+
 def test_answer_becomes_the_result_of_the_tool(
     midrun: CommandRunner, midrun_at_server: CommandRunner
 ) -> None:
