@@ -46,7 +46,9 @@ CREATE TABLE labels (
 
 -- The words of each run, by its number: see `stores/search.py`. The words of a deleted row do not
 -- stay in the index.
-CREATE VIRTUAL TABLE search USING fts5 (words, tokenize = 'unicode61 remove_diacritics 0');
+CREATE VIRTUAL TABLE search USING fts5 (
+    words, tokenize = 'unicode61 remove_diacritics 0', prefix = '2 3'
+);
 INSERT INTO search (search, rank) VALUES ('secure-delete', 1);
 
 CREATE TRIGGER runs_that_go_take_their_words AFTER DELETE ON runs
