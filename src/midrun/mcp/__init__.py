@@ -1,9 +1,10 @@
 """Tools of MCP servers, over stdio or streamable HTTP. Needs `midrun[mcp]`.
 
 `mcp_tools` opens an `McpConnection` (`connection.py`) and makes a `Tool` of each tool that the
-server lists (`tools.py`). A call of such a tool sends one request to the server; `results.py`
-converts the response to JSON for the journal. If the server needs input from a person first,
-`results.py` turns its questions into asks, and the call is sent again with the answers.
+server lists (`tools.py`); two more tools list and read its resources. A call of such a tool
+sends one request to the server; `results.py` converts the response to JSON for the journal. If
+the server needs input from a person first, `results.py` turns its questions into asks, and the
+call is sent again with the answers.
 
 Invariants: an error of the server or of the connection fails a call, never the run; a call that
 may have reached the server and was not answered is reported as unknown, never as failed; a call
@@ -16,12 +17,16 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
-from midrun.agents.tool import Approve, Tool
+from midrun.agents.tool import Approve
 from midrun.agents.tool_environment import EnvironmentOption, declare_environment
 from midrun.errors import Misconfigured
+
+if TYPE_CHECKING:  # it imports the optional SDK
+    from midrun.mcp.tools import McpTools
 
 __all__ = ["mcp_tools"]
 
@@ -39,12 +44,16 @@ async def mcp_tools(  # noqa: PLR0913 - one keyword per choice
     approve: Approve | Mapping[str, Approve] = False,
     timeout: timedelta | None = None,  # noqa: ASYNC109 - of each call, as `tool` has it
     trust_hints: bool = False,
-) -> AsyncGenerator[list[Tool], None]:
+    resources: bool = False,
+) -> AsyncGenerator["McpTools", None]:
     """Open a connection to an MCP server, and give its tools while the context is open.
 
-    Aborting a call cancels it in the server. Progress reports of the server become notes.
-    If the connection breaks, calls fail. The next call reconnects to a `url`; a `command` is
-    not started again, because the state of that process is lost.
+    The tools are a list, which also has the prompts of the server (`get_prompt`). Aborting a
+    call cancels it in the server. Progress reports of the server become notes.
+
+    If the connection breaks, or the process of a `command` ends, the outcome of the calls in
+    flight is unknown. The next call connects again, and starts the process again: it has lost
+    the state that it had in memory, and a note of the call says so.
 
     Args:
         command: The command line of a server to start, connected over stdio. It ends with the
@@ -60,6 +69,7 @@ async def mcp_tools(  # noqa: PLR0913 - one keyword per choice
         timeout: A call that takes longer is aborted.
         trust_hints: Trust the server's hints that a tool is read-only or idempotent. Calls of
             such tools may be repeated. Without it, hints are only shown to the model.
+        resources: Add the tools `list_resources` and `read_resource`.
 
     Raises:
         Misconfigured: The arguments are not valid, or the server has no such tool.
@@ -82,6 +92,7 @@ async def mcp_tools(  # noqa: PLR0913 - one keyword per choice
         approve=approve,
         timeout=timeout,
         trust_hints=trust_hints,
+        with_resources=resources,
     )
     async with McpConnection(server) as connection:
         yield make_tools(connection, choice)

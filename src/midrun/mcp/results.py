@@ -16,10 +16,14 @@ from mcp_types import (
     ElicitRequestURLParams,
     ElicitResult,
     EmbeddedResource,
+    GetPromptResult,
     ImageContent,
     InputRequiredResult,
     InputResponses,
+    ReadResourceResult,
+    Resource,
     ResourceLink,
+    ResourceTemplate,
     TextContent,
     TextResourceContents,
 )
@@ -112,6 +116,78 @@ def _count_decoded_bytes(base64: str) -> int:
     """Return the decoded size of base64 text in bytes, without decoding it."""
     # Four characters hold three bytes; up to two `=` at the end fill the last group.
     return len(base64) * 3 // 4 - base64.count("=", -2)
+
+
+# Convert resources and prompts.
+
+
+def convert_resource(result: ReadResourceResult) -> Json:
+    """Return the parts of a resource: its texts, and the size of its other data."""
+    return [
+        {"uri": part.uri, "mime_type": part.mime_type, **_describe_contents(part)}
+        for part in result.contents
+    ]
+
+
+def describe_resource(resource: Resource) -> Json:
+    """Return a resource for the list that the model reads."""
+    fields: dict[str, Json] = {
+        "uri": resource.uri,
+        "name": resource.title or resource.name,
+        "description": resource.description,
+        "mime_type": resource.mime_type,
+        "bytes": resource.size,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def describe_template(template: ResourceTemplate) -> Json:
+    """Return the address of a family of resources for the list that the model reads."""
+    fields: dict[str, Json] = {
+        "uri_template": template.uri_template,
+        "name": template.title or template.name,
+        "description": template.description,
+        "mime_type": template.mime_type,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+class PromptText(Struct, frozen=True, kw_only=True):
+    """A prompt of an MCP server, as the arguments of `Midrun.start`.
+
+    `task` is the last message of the user. `history` has the messages before it.
+    """
+
+    task: str
+    history: tuple[dict[str, str], ...] = ()
+
+
+def convert_prompt(name: str, result: GetPromptResult) -> PromptText:
+    """Return the messages of a prompt as a task and its history.
+
+    Raises:
+        Misconfigured: The last message is not the user's, or a message is not text.
+    """
+    messages: list[dict[str, str]] = []
+    for message in result.messages:
+        match message.content:
+            case TextContent(text=text):
+                pass
+            case EmbeddedResource(resource=TextResourceContents(text=text)):
+                pass
+            case other:
+                problem = (
+                    f"Cannot use it: it has a part of type {other.type}. Use a text prompt"
+                )
+                raise Misconfigured(f"prompt {name}", problem)
+        if messages and messages[-1]["role"] == message.role:
+            messages[-1]["content"] += f"\n\n{text}"
+        else:
+            messages.append({"role": message.role, "content": text})
+    if not messages or messages[-1]["role"] != "user":
+        problem = "Cannot start a run with it: its last message is not one of the user"
+        raise Misconfigured(f"prompt {name}", problem)
+    return PromptText(task=messages[-1]["content"], history=tuple(messages[:-1]))
 
 
 # Convert questions of an MCP server to asks, and their answers to protocol responses.

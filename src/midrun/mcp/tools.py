@@ -4,9 +4,9 @@ A server is not trusted. By default each of its tools is treated as having an ef
 not happen twice, and its hints are only quoted in the description.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 from mcp_types import Tool as Listed
 from mcp_types import ToolAnnotations
@@ -23,8 +23,51 @@ from midrun.agents.tool_context import Call
 from midrun.core.values import Effect, Json, Traits
 from midrun.errors import Misconfigured
 from midrun.mcp.connection import McpConnection
+from midrun.mcp.results import PromptText, convert_prompt
 
 """Characters that MCP allows in the name of a tool and models do not, as in `files.read`."""
+
+
+LIST_RESOURCES: Final = "list_resources"
+READ_RESOURCE: Final = "read_resource"
+
+NO_ARGUMENTS_SCHEMA: Final[dict[str, Json]] = {"type": "object", "properties": {}}
+URI_SCHEMA: Final[dict[str, Json]] = {
+    "type": "object",
+    "properties": {"uri": {"type": "string", "description": "the address of the resource"}},
+    "required": ["uri"],
+}
+
+
+class McpTools(list[Tool]):
+    """The tools of an MCP server, and the prompts that it offers to start runs with."""
+
+    def __init__(self, tools: Iterable[Tool], connection: McpConnection) -> None:
+        super().__init__(tools)
+        self._connection = connection
+
+    async def list_prompts(self) -> dict[str, str]:
+        """Return the prompts of the server: each name with its description.
+
+        Raises:
+            ToolsUnreachable: The server does not answer.
+        """
+        return {
+            prompt.name: prompt.description or prompt.title or ""
+            for prompt in await self._connection.list_prompts()
+        }
+
+    async def get_prompt(self, name: str, /, **arguments: str) -> PromptText:
+        """Return a prompt of the server: its `task`, and the `history` before it.
+
+            prompt = await tools.get_prompt("review", file="app.py")
+            run = await midrun.start(agent, prompt.task, history=prompt.history)
+
+        Raises:
+            Misconfigured: The prompt is not text that ends with a message of the user.
+            ToolsUnreachable: The server does not answer.
+        """
+        return convert_prompt(name, await self._connection.get_prompt(name, arguments))
 
 
 class ToolSelection(NamedTuple):
@@ -36,6 +79,7 @@ class ToolSelection(NamedTuple):
     approve: Approve | Mapping[str, Approve]
     timeout: timedelta | None
     trust_hints: bool
+    with_resources: bool
 
     def is_selected(self, name: str) -> bool:
         """Tell whether the tool with this name is selected."""
@@ -53,7 +97,7 @@ class ToolSelection(NamedTuple):
         return {*(self.only or ()), *self.exclude, *approved}
 
 
-def make_tools(connection: McpConnection, selection: ToolSelection) -> list[Tool]:
+def make_tools(connection: McpConnection, selection: ToolSelection) -> McpTools:
     """Return the selected tools, in the order of the server.
 
     Raises:
@@ -61,6 +105,8 @@ def make_tools(connection: McpConnection, selection: ToolSelection) -> list[Tool
             be offered to models.
     """
     names = [listed.name for listed in connection.listed_tools]
+    if selection.with_resources:
+        names += [LIST_RESOURCES, READ_RESOURCE]
     if unknown := selection.list_names().difference(names):
         # Not ignored: with a typing error in `approve` or `exclude`, a tool would be available
         # without the approval that was meant for it.
@@ -69,11 +115,42 @@ def make_tools(connection: McpConnection, selection: ToolSelection) -> list[Tool
             f"{', '.join(names) or 'none'}."
         )
         raise Misconfigured("mcp_tools", problem)
-    return [
+    tools = [
         _make_tool(connection, listed, selection)
         for listed in connection.listed_tools
         if selection.is_selected(listed.name)
     ]
+    if selection.with_resources:
+        if connection.capabilities.resources is None:
+            raise Misconfigured("mcp_tools", "the server has no resources; drop resources=True")
+        tools += _make_resource_tools(connection, selection)
+    return McpTools(tools, connection)
+
+
+def _make_resource_tools(connection: McpConnection, selection: ToolSelection) -> Iterator[Tool]:
+    """Yield the tools that list and read resources; reading has no effect by definition."""
+
+    async def list_resources(call: Call, /) -> Json:
+        return await connection.list_resources(call)
+
+    async def read_resource(call: Call, /, uri: str) -> Json:
+        return await connection.read_resource(uri, call)
+
+    for name, function, schema, description in (
+        (LIST_RESOURCES, list_resources, NO_ARGUMENTS_SCHEMA, "List the server's resources."),
+        (READ_RESOURCE, read_resource, URI_SCHEMA, "Read a resource of the server."),
+    ):
+        if selection.is_selected(name):
+            approve = selection.find_approval(name)
+            yield Tool(
+                name=selection.prefix + name,
+                description=description,
+                fn=function,
+                arguments=SchemaArguments(schema),
+                traits=Traits(effect=Effect.READ, approve=choose_gate(approve)),
+                approve=approve,
+                timeout=selection.timeout,
+            )
 
 
 def _make_tool(connection: McpConnection, listed: Listed, selection: ToolSelection) -> Tool:

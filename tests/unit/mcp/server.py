@@ -17,6 +17,7 @@ from mcp import MCPError
 from mcp.server.context import ServerRequestContext
 from mcp.server.mcpserver import Context, Image, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.prompts.base import AssistantMessage, Message, UserMessage
 from mcp.server.request_state import RequestStateSecurity
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
@@ -206,6 +207,36 @@ async def capabilities(context: Context[object, object]) -> str:
     """Return the capabilities that the client has declared."""
     declared = context.client_capabilities
     return str(declared.model_dump(exclude_none=True)) if declared else "none"
+
+
+@server.resource("notes://today", description="The notes of today.")
+async def read_notes() -> str:
+    """Return a text."""
+    return "Buy milk."
+
+
+@server.resource("notes://{day}", mime_type="text/markdown")
+async def read_day(day: str) -> str:
+    """Return the notes of a day; `monday` ends the process."""
+    if day == "monday":
+        os._exit(3)
+    return f"# {day}"
+
+
+@server.prompt(description="Review a file.")
+def review(file: str) -> list[Message]:
+    """Return a short conversation about a file."""
+    return [
+        UserMessage("You review code."),
+        AssistantMessage("Which file?"),
+        UserMessage(f"Review {file}."),
+    ]
+
+
+@server.prompt()
+def open_ended() -> list[Message]:
+    """Return a conversation whose last message is not the user's."""
+    return [AssistantMessage("What now?")]
 
 
 async def serve_old_stdio() -> None:

@@ -1,6 +1,7 @@
 """MCP servers that end or cannot be reached, and the end of the context."""
 
 import os
+import signal
 from contextlib import suppress
 
 import anyio
@@ -10,6 +11,7 @@ from midrun import Call, Completed, Outcome, Tool
 from midrun.core.entries import CallFailed
 from midrun.errors import OutcomeUnknown, ToolsUnreachable
 from midrun.mcp import mcp_tools
+from midrun.mcp.tools import McpTools
 from midrun.models import Use
 from tests.support.run_journal import read_entries
 from tests.unit.driver.subprocess.process_calls import ProcessEnd
@@ -21,14 +23,24 @@ from tests.unit.mcp.tool_servers import (
     make_stdio_command,
     open_midrun,
     open_server_tools,
+    read_results,
 )
 
 
-async def call_tool(tools: list[Tool], name: str, /, **arguments: object) -> object:
-    """Make a call outside of a run."""
+async def wait_until_noticed(tools: McpTools) -> None:
+    """Wait until the connection has noticed the end of its server."""
+    while tools._connection._session is not None:  # noqa: ASYNC110 - there is no event for it
+        await anyio.sleep(0.005)
+
+
+async def call_tool(
+    tools: list[Tool], name: str, notes: list[str] | None = None, /, **arguments: object
+) -> object:
+    """Make a call outside of a run; add its notes to `notes`."""
     (tool,) = [tool for tool in tools if tool.name == name]
+    notes = [] if notes is None else notes
     context = Call(
-        key="k", run_id="run_1", epoch=1, attempt=1, saver=lambda _: None, noter=lambda _: None
+        key="k", run_id="run_1", epoch=1, attempt=1, saver=lambda _: None, noter=notes.append
     )
     return await tool.fn(context, **arguments)  # type: ignore[misc]  # an async function
 
@@ -52,16 +64,59 @@ async def test_the_outcome_of_a_call_whose_server_died_is_asked_for(
     assert all(
         failure.error.startswith("ToolsUnreachable: Cannot reach ") for failure in failed
     )
-    assert failed or str(variant).startswith("http")
 
 
-async def test_a_stdio_server_that_died_is_not_restarted(pipe: LinePipe) -> None:
-    """Its state is lost, and a new process would hide that."""
+async def kill_server(pipe: LinePipe) -> None:
+    """Kill the newest server process with SIGKILL, and wait for its end."""
+    pid = int(await pipe.wait_for_line("pid"))
+    watch = ProcessEnd(pid)
+    os.kill(pid, signal.SIGKILL)
+    await watch.wait_for_end()
+
+
+async def test_a_stdio_server_that_was_killed_is_started_again(pipe: LinePipe) -> None:
+    """The call in flight is unknown and not repeated; the next call reaches a new process."""
+    turns = (Use("hold", name="x"), Use("add", a=1), "Oh.")
+    async with (
+        mcp_tools(command=make_stdio_command(pipe)) as tools,
+        open_midrun(tools, *turns) as midrun,
+    ):
+        run = await midrun.start("clerk", "go")
+        await pipe.wait_for_line("began x")
+        await kill_server(pipe)
+        (ask,) = (await run.until("waiting")).asks
+        assert (ask.kind, ask.tool) == ("unsure", "hold")
+        assert "began x" not in pipe.lines
+        await run.answer("yes")
+        assert isinstance(await run.result(), Completed)
+        assert {"sum": 2} in await read_results(run)
+    assert "began x" not in pipe.lines
+
+
+async def test_a_server_that_was_killed_while_idle_costs_no_call(pipe: LinePipe) -> None:
+    """No call was in flight, so none is unknown. A note tells that the state is lost."""
+    notes: list[str] = []
     async with mcp_tools(command=make_stdio_command(pipe)) as tools:
-        with pytest.raises(OutcomeUnknown, match="may have taken effect"):
-            await call_tool(tools, "die")
-        with pytest.raises(ToolsUnreachable, match="was not made"):
-            await call_tool(tools, "add", a=1)
+        assert await call_tool(tools, "add", notes, a=1) == {"sum": 2}
+        await kill_server(pipe)
+        await wait_until_noticed(tools)
+        assert await call_tool(tools, "add", notes, a=2) == {"sum": 3}
+        assert await call_tool(tools, "add", notes, a=3) == {"sum": 4}
+    (note,) = notes
+    assert "was started again" in note
+
+
+@pytest.mark.slow
+async def test_a_session_that_the_server_has_lost_is_opened_again(pipe: LinePipe) -> None:
+    """The old protocol has sessions; the new process refuses the session of the killed one."""
+    with HttpServerProcess(pipe, "old") as process:
+        url = await process.url()
+        async with mcp_tools(url=url) as tools:
+            assert await call_tool(tools, "add", a=1) == {"sum": 2}
+            await kill_server(pipe)
+            with HttpServerProcess(pipe, "old", port=process.port):
+                await pipe.wait_for_line("port")
+                assert await call_tool(tools, "add", a=2) == {"sum": 3}
 
 
 @pytest.mark.slow

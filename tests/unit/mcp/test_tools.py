@@ -15,7 +15,13 @@ from midrun.models import Use
 from tests.unit.mcp.tool_servers import open_midrun, read_results
 
 DEFAULT_SELECTION = ToolSelection(
-    prefix="", only=None, exclude=(), approve=False, timeout=None, trust_hints=False
+    prefix="",
+    only=None,
+    exclude=(),
+    approve=False,
+    timeout=None,
+    trust_hints=False,
+    with_resources=False,
 )
 
 
