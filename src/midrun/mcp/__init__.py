@@ -51,9 +51,8 @@ async def mcp_tools(  # noqa: PLR0913 - one keyword per choice
     The tools are a list, which also has the prompts of the server (`get_prompt`). Aborting a
     call cancels it in the server. Progress reports of the server become notes.
 
-    If the connection breaks, or the process of a `command` ends, the outcome of the calls in
-    flight is unknown. The next call connects again, and starts the process again: it has lost
-    the state that it had in memory, and a note of the call says so.
+    If the connection breaks, the outcome of calls in flight is unknown. The next call connects
+    again; the process of a `command` is started again, without its state in memory.
 
     Args:
         command: The command line of a server to start, connected over stdio. It ends with the
@@ -86,13 +85,7 @@ async def mcp_tools(  # noqa: PLR0913 - one keyword per choice
     declared = None if env is None else declare_environment("mcp_tools", "env", env)
     server = make_server_address(command=command, env=declared, url=url, headers=headers)
     choice = ToolSelection(
-        prefix=prefix,
-        only=only,
-        exclude=exclude,
-        approve=approve,
-        timeout=timeout,
-        trust_hints=trust_hints,
-        with_resources=resources,
+        prefix, only, exclude, approve, timeout, trust_hints, with_resources=resources
     )
     async with McpConnection(server) as connection:
         yield make_tools(connection, choice)
