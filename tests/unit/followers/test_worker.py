@@ -1,7 +1,7 @@
 """The worker of followers: its queues, the start of a new follower, and its wake-ups."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,11 +17,13 @@ from midrun.core.ids import RunId, Seq
 from midrun.followers import following
 from midrun.followers import worker as module
 from midrun.followers.webhooks import Webhook
-from midrun.followers.worker import FollowerWorker, PendingRun
+from midrun.followers.worker import FollowerWorker, PendingRun, RetryLater
 from midrun.models import Use
+from midrun.ports.environment import Environment
 from midrun.ports.follower_cursors import FollowerCursor
 from midrun.ports.store import Change
 from midrun.stores.cursors import MemoryFollowerCursors
+from midrun.stores.memory import MemoryStore
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.testing.postgres import Postgres
@@ -241,3 +243,40 @@ async def test_a_run_that_grows_during_its_delivery_is_delivered_again_at_once(
             await create_run(midrun.store, RUN, head=COMPLETED_HEAD)
             await follower.delivered[Seq(2)].wait()
     assert follower.delivered_seqs == [1, 2]
+
+
+# ── runs that were deleted ───────────────────────────────────────────────────
+
+
+class RefusingFollower:
+    """Deletes each run while it delivers it, then asks for another attempt."""
+
+    name = "refusing"
+    attempts = 9
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self.delivered = 0
+
+    def open(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def deliver(self, pending: PendingRun) -> FollowerCursor:
+        self.delivered += 1
+        await self._store.delete_runs([pending.run], by="ann")
+        raise RetryLater("not now", Seq(1))
+
+
+async def test_a_run_that_was_deleted_is_not_tried_again() -> None:
+    """Also if its delivery had failed before: the retry finds no run, and is forgotten."""
+    store = MemoryStore()
+    follower = RefusingFollower(store)
+    worker = FollowerWorker(store, follower, Environment())
+    await store.follower_cursors().acquire_leadership("refusing", holder="p", ttl=LEASE_TTL)
+    await create_run(store, RUN, head=COMPLETED_HEAD)
+    await worker._deliver_run(RUN, worker._first_queue)
+    assert RUN in worker._retries
+    await worker._deliver_run(RUN, worker._retry_queue)
+    assert not worker._retries
+    assert follower.delivered == 1
+    assert not await store.follower_cursors().list_behind("refusing", limit=9)
