@@ -25,6 +25,7 @@ from midrun.agents.agent import Agent, check_model_settings
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.file import File, check_file_limits, check_files
 from midrun.codec.redaction import FindSecrets
+from midrun.codec.strict_json import INTEGER_MAX
 from midrun.core.entries import RunStarted
 from midrun.core.evolve import apply_entries
 from midrun.core.history import find_unnamed_authors, limit_history
@@ -657,7 +658,8 @@ class Midrun:
         then those of each run, in order; sort them by `at` if you need one order of all.
         """
         now = self._clock()
-        end = Micros(now + 1) if until is None else convert_time("until", until, now)
+        # Without an end, not `now`: the store may have stamped the newest entry a little later.
+        end = Micros(INTEGER_MAX) if until is None else convert_time("until", until, now)
         return read_audit(self.store, since=convert_time("since", since, now), until=end)
 
     async def record_audit(self, entry: AuditEntry) -> None:
