@@ -156,8 +156,8 @@ async def test_a_cursor_does_not_reveal_how_many_runs_others_have(
         for name in ("ann", "bob", "bob", "ann")
     ]
     ann = await server.client("ann")
-    for query in ({"limit": 1}, {"limit": 1, "search": "go"}):
-        page = (await ann.get("/v1/runs", params=query)).json()
+    for query in ("limit=1", "limit=1&search=go"):
+        page = (await ann.get(f"/v1/runs?{query}")).json()
         assert page["next_cursor"] == newest.id
     await server.mid.start("actor", "A secret plan", actor="bob")
     assert (await ann.get("/v1/runs", params={"search": "secret"})).json()["items"] == []
