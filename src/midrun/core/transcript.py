@@ -199,11 +199,11 @@ def make_final_result(call: Call) -> CallResult:
 
 
 def _explain_lost_result(call: Call) -> Json:
+    if not call.error.startswith("Cannot take the file"):
+        return f"done; its result is not JSON: {call.error}"
     if call.result is not None:  # only its files could not be stored
         return [call.result, call.error]
-    if call.error.startswith("Cannot take the file"):
-        return f"done; {call.error}"
-    return f"done; its result is not JSON: {call.error}"
+    return f"done; {call.error}"
 
 
 def _explain_missing_result(call: Call) -> str:

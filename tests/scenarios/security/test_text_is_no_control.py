@@ -136,5 +136,5 @@ def test_a_tool_is_given_no_way_to_control_its_run() -> None:
     public = {name for name, _ in inspect.getmembers(Call) if not name.startswith("_")}
     assert public == {
         "answered", "attempt", "context", "epoch", "key", "note", "noter", "original",
-        "progress", "run_id", "save", "saver", "tool_call_id", "transcript",
+        "progress", "run_id", "save", "saver", "show", "shower", "tool_call_id", "transcript",
     }  # fmt: skip

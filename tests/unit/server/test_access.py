@@ -353,6 +353,8 @@ LEAST_ROLES: Final[dict[str, Role]] = {
     "DELETE /v1/runs/{run}/frames/{frame}": "user",
     "GET /v1/runs/{run}/effects": "viewer",
     "GET /v1/runs/{run}/report": "viewer",
+    "GET /v1/runs/{run}/artifacts": "viewer",
+    "GET /v1/runs/{run}/files/{hash}": "viewer",
     "GET /v1/runs/{run}/events": "viewer",
     "GET /v1/events": "viewer",
     "GET /v1/runs/{run}/boundaries": "viewer",

@@ -57,7 +57,7 @@ class LeaseTests(StoreSuiteFixtures):
         await create_run(store)
         await store.record_heartbeat("a", ttl=LEASE_TTL)
         lease = await take_lease(store, RUN, 1, "a")
-        await store.append(RUN, [make_message()], after=Seq(2), lease=lease, head=RUNNING_HEAD)
+        await store.append(RUN, [make_call_done("c1")], after=Seq(2), lease=lease, head=RUNNING_HEAD)
         assert not await store.list_drivable(limit=9)
         await store.drop_leases()
         assert not await store.list_holders()
@@ -66,7 +66,7 @@ class LeaseTests(StoreSuiteFixtures):
         await take_lease(store, RUN, 3, "b", epoch=2)
         with pytest.raises(StaleEpoch):
             await store.append(
-                RUN, [make_message()], after=Seq(4), lease=lease, head=RUNNING_HEAD
+                RUN, [make_call_done("c2")], after=Seq(4), lease=lease, head=RUNNING_HEAD
             )
 
     async def test_the_row_of_a_driven_run_has_the_end_and_the_meter_of_each_append(
