@@ -85,11 +85,11 @@ async def test_a_feed_that_is_opened_during_a_reply_has_all_of_its_text(stage: S
         feeds = [await stack.enter_async_context(aclosing(run.feed(n))) for n in (0, after)]
         readers = [FeedReader(feed) for feed in feeds]
         for reader in readers:
-            await reader.read_until("One two  ")
+            await reader.read_until("One two ")
         stage.gate("mid").set()
         await stage.start("end").wait()
         for reader in readers:
-            await reader.read_until("One two  three four. ")
+            await reader.read_until("One two three four.")
         stage.open_all_gates()
         await run.until("completed")
         deltas = [i async for i in run.feed(after) if isinstance(i, Delta)]
@@ -136,13 +136,13 @@ async def test_every_event_stream_of_a_server_starts_with_an_opening(stage: Stag
         await stage.start("mid").wait()
         path = f"/v1/runs/{run.id}/events"
         async with open_event_stream(client, path) as first:
-            await FeedReader(_deltas(first)).read_until("One two  ")
+            await FeedReader(_deltas(first)).read_until("One two ")
             second = await stack.enter_async_context(open_event_stream(client, path))
             reader = FeedReader(_deltas(second))
-            await reader.read_until("One two  ")
+            await reader.read_until("One two ")
         stage.gate("mid").set()
         await stage.start("end").wait()
-        await reader.read_until("One two  three. ")
+        await reader.read_until("One two three.")
         stage.open_all_gates()
         await run.until("completed")
 

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from midrun import Midrun
+from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.models import Use
 from midrun.ports.store import Store
@@ -214,10 +215,20 @@ class GatedStore(MemoryStore):
         self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
     ) -> Sequence[tuple[bytes, bytes]]:
         if after == SEQ_ZERO and limit is None:
-            self.blocked_reads += 1
-            await self.gate.wait()
-            self.blocked_reads -= 1
+            await self._wait_at_gate()
         return await super().read_lines(run, after=after, limit=limit)
+
+    async def read(
+        self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
+    ) -> Sequence[Record]:
+        if after == SEQ_ZERO and limit is None:
+            await self._wait_at_gate()
+        return await super().read(run, after=after, limit=limit)
+
+    async def _wait_at_gate(self) -> None:
+        self.blocked_reads += 1
+        await self.gate.wait()
+        self.blocked_reads -= 1
 
 
 @asynccontextmanager
