@@ -302,9 +302,9 @@ def test_a_second_signal_ends_a_worker_at_once(
         (["ls", "--url", "localhost:8700"], "--url must be like http://host:8700"),
         (["serve", f"{APP}:asker", "--port", "99999"], "--port must be from 0 to 65535"),
         (
-            ["serve", f"{APP}:asker", "--host", "0.0.0.0"],
+            ["serve", f"{APP}:asker", "--host", "0.0.0.0"],  # noqa: S104 - it is refused
             "Pass --token-file or --users-file, or set MIDRUN_",
-        ),  # noqa: S104 - it is refused
+        ),
         (["serve", f"{APP}:asker", "--tls-key", "x"], "Pass --tls-cert"),
         (["serve", f"{APP}:asker", "--root-path", "x"], "--root-path must be like /midrun"),
         (["ls", "--frmat"], "more: midrun ls --help"),
