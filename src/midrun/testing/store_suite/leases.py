@@ -57,7 +57,9 @@ class LeaseTests(StoreSuiteFixtures):
         await create_run(store)
         await store.record_heartbeat("a", ttl=LEASE_TTL)
         lease = await take_lease(store, RUN, 1, "a")
-        await store.append(RUN, [make_call_done("c1")], after=Seq(2), lease=lease, head=RUNNING_HEAD)
+        await store.append(
+            RUN, [make_call_done("c1")], after=Seq(2), lease=lease, head=RUNNING_HEAD
+        )
         assert not await store.list_drivable(limit=9)
         await store.drop_leases()
         assert not await store.list_holders()
