@@ -20,6 +20,15 @@ UNCOVERED = """() => {
   return newest.getBoundingClientRect().bottom <= bar.getBoundingClientRect().top;
 }"""
 
+SCROLL_REPORT_AFTER_NEW_TEXT = """() => {
+  const run = document.querySelector("midrun-run").shadowRoot;
+  const steps = run.querySelector("midrun-steps").shadowRoot;
+  const newest = [...steps.querySelectorAll("[data-turn]")].at(-1);
+  newest.style.paddingBottom = "2000px";
+  document.dispatchEvent(new Event("scroll"));
+  newest.style.paddingBottom = "";
+}"""
+
 TWO_FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 TURN: Turn = ["So.", Hold("zero"), LONG, Hold("first"), LONG, "The last line.", Hold("second")]
@@ -55,6 +64,17 @@ async def test_new_text_is_scrolled_above_the_bar(harness: Harness, stage: Stage
     await expect(ui.page.get_by_text("The last line.").last).to_be_in_viewport()
     await wait_until(lambda: is_uncovered(ui.page))
     assert await ui.page.evaluate("scrollY") > 0
+
+
+async def test_text_that_arrives_before_the_page_learns_of_its_own_scroll_is_followed(
+    harness: Harness, stage: Stage
+) -> None:
+    """The browser reports a scroll one frame later; new text may be below the bar by then."""
+    ui = await open_long_run(harness, stage)
+    await wait_until(lambda: is_uncovered(ui.page))
+    await ui.page.evaluate(SCROLL_REPORT_AFTER_NEW_TEXT)
+    await stream_more(ui, stage)
+    await wait_until(lambda: is_uncovered(ui.page))
 
 
 async def test_a_page_opened_on_a_phone_follows(harness: Harness, stage: Stage) -> None:

@@ -22,8 +22,20 @@ export class AutoScroll {
   #atEnd = null;
   #hasNewContent = false;
   #resizeObserver = new ResizeObserver(() => this.#onResize());
+  /** The last known position of the scroller. */
+  #lastTop = 0;
   #updateAtEnd = () => {
     if (this.#atEnd !== null) this.#atEnd = this.#hiddenPixels() <= GAP_PX;
+  };
+  /**
+   * Our own scroll is reported one frame later. By then, more content may have moved the end out
+   * of sight, although the reader did nothing. So only a reader who scrolls up leaves the end.
+   */
+  #onScroll = () => {
+    const { scrollTop } = findScroller(this.#steps);
+    const hasScrolledUp = scrollTop < this.#lastTop;
+    this.#lastTop = scrollTop;
+    if (!this.#atEnd || hasScrolledUp) this.#updateAtEnd();
   };
   /** A click may unfold a call, which moves the end; look again where it is. */
   #onClick = () => requestAnimationFrame(this.#updateAtEnd);
@@ -39,14 +51,14 @@ export class AutoScroll {
   }
 
   start() {
-    document.addEventListener("scroll", this.#updateAtEnd, { capture: true, passive: true });
+    document.addEventListener("scroll", this.#onScroll, { capture: true, passive: true });
     this.#steps.addEventListener("click", this.#onClick);
     this.#resizeObserver.observe(this.#steps);
     if (this.#bar) this.#resizeObserver.observe(this.#bar);
   }
 
   stop() {
-    document.removeEventListener("scroll", this.#updateAtEnd, { capture: true });
+    document.removeEventListener("scroll", this.#onScroll, { capture: true });
     this.#steps.removeEventListener("click", this.#onClick);
     this.#resizeObserver.disconnect();
     this.#atEnd = null;
@@ -73,7 +85,10 @@ export class AutoScroll {
     if (!this.#atEnd || !this.#hasNewContent || isReaderBusy()) return;
     this.#hasNewContent = false;
     const hidden = this.#hiddenPixels();
-    if (hidden > 0) findScroller(this.#steps).scrollBy({ top: hidden, behavior: "instant" });
+    if (hidden <= 0) return;
+    const scroller = findScroller(this.#steps);
+    scroller.scrollBy({ top: hidden, behavior: "instant" });
+    this.#lastTop = scroller.scrollTop;
   }
 
   /** Return how many pixels of the end, gap included, are behind the bar or below the window. */
