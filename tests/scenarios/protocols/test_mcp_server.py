@@ -33,6 +33,7 @@ from mcp_types import (
     TextContent,
 )
 from msgspec import Struct
+from sse_starlette.sse import AppStatus
 
 from midrun import Agent, Midrun, ask_human, tool
 from midrun.core.values import Json
@@ -154,6 +155,16 @@ def make_payer(effects: list[str]) -> Agent:
         return "paid"
 
     return Agent("actor", model=ScriptedModel([Use("pay", to="ada"), "Paid."]), tools=[pay])
+
+
+@pytest.fixture(autouse=True)
+def _no_earlier_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget signals that servers of other tests received in this process.
+
+    `sse_starlette`, by which the SDK answers older clients, records such a signal for the whole
+    process and never resets it. Then each later stream ends without a response.
+    """
+    monkeypatch.setattr(AppStatus, "should_exit", False)
 
 
 MODES = pytest.mark.parametrize("mode", ["auto", "legacy"])
