@@ -369,13 +369,13 @@ async def test_only_operators_read_the_metrics_of_a_server(path: Path) -> None:
             ):
                 await wait_for(lambda: read_value(sink, "midrun_feed_watchers") == 0)
                 replies = {}
-                for name in ("nobody", "vera", "ann", "olga"):
+                for name in ("stranger", "vera", "ann", "olga"):
                     headers = {"Authorization": f"Bearer {make_token(name)}"}
                     replies[name] = await client.get("/metrics", headers=headers)
                 codes = {name: reply.status_code for name, reply in replies.items()}
                 assert replies["olga"].headers["content-type"].startswith("text/plain")
                 assert "midrun_store_up 1.0" in replies["olga"].text
-    assert codes == {"nobody": 401, "vera": 403, "ann": 403, "olga": 200}
+    assert codes == {"stranger": 401, "vera": 403, "ann": 403, "olga": 200}
 
 
 @pytest.mark.slow

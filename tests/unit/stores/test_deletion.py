@@ -188,7 +188,7 @@ async def test_another_process_hears_of_the_deletion_and_of_what_follows(
 
 
 async def test_a_forged_tombstone_is_a_problem(tmp_path: Path) -> None:
-    """Without the key of the store, nobody can make one."""
+    """Only a holder of the key of the store can make one."""
     store = SqliteStore(tmp_path / "runs.db", key=b"a key that is long enough")
     await create_run(store, RUN, head=COMPLETED)
     await store.delete_runs([RUN], by="ann")
