@@ -22,22 +22,25 @@ from midrun import connect
 
 CONTROLS = 300
 WATCHERS = 50
+SERVER_STEPS = 500
+"""Each step writes four entries: 2,000 in total."""
 
 
 def figures() -> Sequence[Figure]:
     """Measure controls, then a burst without and with watchers."""
     with TemporaryDirectory(prefix="midrun-bench-", dir=".") as folder:
-        return anyio.run(_measure, Path(folder))
+        return anyio.run(_measure, f"sqlite:///{Path(folder) / 'served.db'}")
 
 
-async def _measure(folder: Path) -> list[Figure]:
-    async with _serve(folder) as url:
-        return [*await _controls(url), *await _burst(url)]
+async def _measure(store: str) -> list[Figure]:
+    async with serve(store, SERVER_STEPS) as url:
+        return [*await _controls(url), *await measure_burst(url, WATCHERS)]
 
 
 @asynccontextmanager
-async def _serve(folder: Path) -> AsyncIterator[str]:
-    command = [sys.executable, "-m", "bench.processes", "server", str(folder)]
+async def serve(store: str, steps: int) -> AsyncIterator[str]:
+    """Start a server whose agent makes `steps` steps, and return its address."""
+    command = [sys.executable, "-m", "bench.processes", "server", store, str(steps)]
     async with await anyio.open_process(command, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         port = await BufferedByteReceiveStream(process.stdout).receive_until(b"\n", 10)
@@ -75,17 +78,17 @@ async def _controls(url: str) -> list[Figure]:
     ]
 
 
-async def _burst(url: str) -> list[Figure]:
+async def measure_burst(url: str, watchers: int) -> list[Figure]:
     """Measure a burst of entries without watchers, then with many."""
     alone = await _run_burst(url, 0, [])
     received: list[tuple[list[int], int]] = []
-    watched = await _run_burst(url, WATCHERS, received)
+    watched = await _run_burst(url, watchers, received)
     whole = list(range(1, max(seqs[-1] for seqs, _ in received) + 1))
     wrong = sum(seqs != whole for seqs, _ in received)
     chunks = median(count for _, count in received)
     return [
         Figure(
-            name=f"of {WATCHERS} watchers, those with a lost or repeated entry of {len(whole)}",
+            name=f"of {watchers} watchers, those with a lost or repeated entry of {len(whole)}",
             value=wrong,
             unit="",
             at_most=0,
@@ -99,7 +102,7 @@ async def _burst(url: str) -> list[Figure]:
             detail="median over the watchers: writes are coalesced",
         ),
         Figure(
-            name=f"a burst with {WATCHERS} watchers, compared with none",
+            name=f"a burst with {watchers} watchers, compared with none",
             value=watched / alone,
             detail=f"{alone:.2f} s alone, {watched:.2f} s until all watchers have it",
         ),

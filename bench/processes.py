@@ -1,7 +1,8 @@
 """Other processes of a measurement: `python -m bench.processes worker|server|watcher …`.
 
 - `worker STORE LEASE_S` drives runs, and prints when its waiting tool starts and is cancelled.
-- `server FOLDER` serves the same agents with the token `TOKEN`, and prints its port.
+- `fleet STORE` drives runs whose tool waits for `FLEET_WAIT_S` seconds.
+- `server STORE STEPS` serves the same agents with the token `TOKEN`, and prints its port.
 - `watcher PATH` prints the time of each change notification of a store in SQLite.
 
 All processes of a machine share one monotonic clock.
@@ -10,7 +11,6 @@ All processes of a machine share one monotonic clock.
 import sys
 import time
 from datetime import timedelta
-from pathlib import Path
 from typing import Final
 
 import anyio
@@ -27,8 +27,8 @@ from midrun.stores.sqlite.store import SqliteStore
 
 TOKEN: Final = "a-token-for-the-bench-1234"  # noqa: S105 - of a server that runs for a minute
 WORKER_STEPS: Final = 20
-SERVER_STEPS: Final = 500
-"""Each step writes four entries: 2,000 in total."""
+FLEET_STEPS: Final = 5
+FLEET_WAIT_S: Final = 10.0
 
 
 @tool(read_only=True)
@@ -64,6 +64,30 @@ def make_agents(steps: int) -> list[Agent]:
     ]
 
 
+@tool(read_only=True)
+async def wait_for_service(n: int) -> str:
+    """Wait as long as a slow service takes."""
+    await anyio.sleep(FLEET_WAIT_S)
+    return f"{n}{RESULT_TEXT}"
+
+
+def make_fleet_agent() -> Agent:
+    """Return an agent that makes `FLEET_STEPS` steps and waits in each."""
+
+    def turn(messages: Transcript) -> Line:
+        n = messages.assistant_turn_count
+        return [REPLY_TEXT, Use("wait_for_service", n=n)] if n < FLEET_STEPS else "Done."
+
+    return Agent("fleet", model=ScriptedModel(turn), tools=[wait_for_service])
+
+
+async def run_fleet_worker(store: str) -> None:
+    """Drive runs that wait, until killed."""
+    async with Midrun(store, agents=[make_fleet_agent()]):
+        print("ready", flush=True)
+        await anyio.sleep_forever()
+
+
 async def run_worker(store: str, lease_s: str) -> None:
     """Drive runs until killed."""
     outside = Environment(lease=timedelta(seconds=float(lease_s)))
@@ -72,11 +96,17 @@ async def run_worker(store: str, lease_s: str) -> None:
         await anyio.sleep_forever()
 
 
-async def run_server(folder: str) -> None:
+async def run_server(store: str, steps: str) -> None:
     """Serve until terminated."""
-    store = f"sqlite:///{Path(folder) / 'served.db'}"
-    midrun = Midrun(store, agents=make_agents(SERVER_STEPS))
-    served = app(midrun, token=TOKEN, limits=Limits(rate=1e6, burst=10**6))
+    midrun = Midrun(store, agents=make_agents(int(steps)))
+    limits = Limits(
+        rate=1e6,
+        burst=10**6,
+        streams=10**4,
+        connections=10**4,
+        connections_per_address=10**4,
+    )
+    served = app(midrun, token=TOKEN, limits=limits)
     with open_listener("127.0.0.1", 0) as listening:
         print(listening.getsockname()[1], flush=True)
         await UvicornServer(served).serve([listening])
@@ -95,8 +125,10 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["worker", store, lease_s]:
             anyio.run(run_worker, store, lease_s)
-        case ["server", folder]:
-            anyio.run(run_server, folder)
+        case ["fleet", store]:
+            anyio.run(run_fleet_worker, store)
+        case ["server", store, steps]:
+            anyio.run(run_server, store, steps)
         case ["watcher", path]:
             anyio.run(run_watcher, path)
         case _:

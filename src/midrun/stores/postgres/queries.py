@@ -163,12 +163,16 @@ LIST_RUNS: Final = """
            OR %(decider)s IN (SELECT json_array_elements_text(
                convert_from(head, 'UTF8')::json -> 'addressees'
            )))
-      AND (%(label)s::text IS NULL
-           OR no IN (SELECT no FROM midrun_labels WHERE label = %(label)s AND no < %(before)s))
-      AND (%(words)s::tsquery IS NULL
-           OR no IN (SELECT no FROM midrun_search WHERE words @@ %(words)s::tsquery))
-    ORDER BY no DESC LIMIT %(limit)s
 """
+# Conditions on another table are added only if they apply. As one side of an OR, the planner
+# could not turn them into a join: it would read the row of every run to find the few that match.
+LIST_LABEL: Final = """
+      AND no IN (SELECT no FROM midrun_labels WHERE label = %(label)s AND no < %(before)s)
+"""
+LIST_WORDS: Final = """
+      AND no IN (SELECT no FROM midrun_search WHERE words @@ %(words)s::tsquery)
+"""
+LIST_ORDER: Final = " ORDER BY no DESC LIMIT %(limit)s"
 RUN_NUMBER: Final = """
     SELECT no FROM midrun_runs WHERE run = %(run)s
     UNION ALL SELECT no FROM midrun_tombstones WHERE run = %(run)s

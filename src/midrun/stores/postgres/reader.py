@@ -285,7 +285,12 @@ async def read_page(pool: ConnectionPool, query: RunQuery) -> Page[RunRow]:
         "attention": query.attention or None,
         "words": format_tsquery(wanted) or None,
     }
-    found = await pool.execute(queries.LIST_RUNS, values, prepare=False)
+    statement = queries.LIST_RUNS
+    if query.label:
+        statement += queries.LIST_LABEL
+    if wanted:
+        statement += queries.LIST_WORDS
+    found = await pool.execute(statement + queries.LIST_ORDER, values, prepare=False)
     items = tuple(build_row(*values) for _, *values in found[:limit])
     return Page(items=items, cursor=items[-1].run if len(found) > len(items) else "")
 

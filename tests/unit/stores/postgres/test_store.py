@@ -1,5 +1,6 @@
 """Guarantees of the Postgres store that the server enforces: order, halts, follower cursors."""
 
+import re
 from contextlib import suppress
 from datetime import timedelta
 
@@ -15,6 +16,7 @@ from midrun.errors import HaltInForce, NotJson, SeqConflict, StoreBusy
 from midrun.ports.environment import Environment
 from midrun.ports.follower_cursors import FollowerCursor
 from midrun.ports.store import HaltRecord, RunQuery
+from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import PostgresConnection
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres
@@ -258,3 +260,17 @@ async def test_the_words_of_a_run_have_an_index_and_are_deleted_with_it(
         await db.execute("DELETE FROM midrun_runs")
         left = await (await db.execute("SELECT no FROM midrun_search")).fetchall()
         assert left == []
+
+
+@pytest.mark.parametrize("condition", [queries.LIST_LABEL, queries.LIST_WORDS])
+async def test_a_search_joins_the_index_and_does_not_test_every_run(
+    store: PostgresStore, url: str, condition: str
+) -> None:
+    """A condition that is tested for every run appears as a subplan in Postgres' plan."""
+    await create_run(store, RUN)
+    statement = f"EXPLAIN {queries.LIST_RUNS}{condition}{queries.LIST_ORDER}"
+    values: dict[str, object] = dict.fromkeys(re.findall(r"%\((\w+)\)s", statement))
+    values |= {"before": 9, "limit": 9, "label": "x", "words": "'zyzz':*"}
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as db:
+        plan = await (await psycopg.AsyncClientCursor(db).execute(statement, values)).fetchall()
+    assert "SubPlan" not in str(plan)
