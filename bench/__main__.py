@@ -6,6 +6,7 @@ A name is a module of this package; without names, all of them are measured. Eac
 """
 
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -41,8 +42,28 @@ BENCHES: Final[dict[str, Callable[[], Sequence[Figure]]]] = {
 
 def main() -> int:
     """Measure and print; return 1 if a bound is missed."""
-    names = [name for name in sys.argv[1:] if not name.startswith("-")] or [*BENCHES]
+    parser = _build_parser()
+    names: list[str] = parser.parse_args().names or [*BENCHES]
+    if unknown := set(names) - set(BENCHES):
+        parser.error(
+            f"there is no bench {', '.join(sorted(unknown))}; known: {', '.join(BENCHES)}"
+        )
     return print_figures([figure for name in names for figure in BENCHES[name]()])
+
+
+def _build_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="python -m bench", description="Print the cost of midrun next to raw limits."
+    )
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"measure only this: {', '.join(BENCHES)}; default: all",
+    )
+    # `print_figures` reads it from the command line, for modules that are run alone, too.
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
+    return parser
 
 
 if __name__ == "__main__":

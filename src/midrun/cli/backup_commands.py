@@ -10,10 +10,13 @@ without a file does the rest there.
 """
 
 from argparse import Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+import anyio
 import anyio.to_thread
 
 from midrun.cli.output import CommandOutput
@@ -22,7 +25,7 @@ from midrun.errors import Misconfigured
 from midrun.ports.store import HaltRecord, RunQuery, Store
 from midrun.runs.verification import verify_run
 from midrun.stores.sqlite.backup import copy_backup, copy_content, reserve_name
-from midrun.stores.urls import open_store
+from midrun.stores.urls import CLOSE_TIMEOUT_S, open_store
 
 RESTORE_REASON: Final = "restored from a backup; check the runs, then lift this halt"
 PAGE_MAX_RUNS: Final = 200
@@ -40,11 +43,8 @@ async def backup(args: Namespace, out: CommandOutput) -> int:
     check_store_file(args.store, must_exist=True)
     with reserve_name(args.file.absolute()) as temporary:
         await anyio.to_thread.run_sync(copy_content, source, temporary)
-        store = await open_store(f"sqlite:///{temporary}", key=args.keys["chain_key"])
-        try:
+        async with _use_store(f"sqlite:///{temporary}", args.keys["chain_key"]) as store:
             checked, problems = await _verify_all(store, out)
-        finally:
-            await store.close()
     return _report(out, f"backup {args.file}", checked, problems)
 
 
@@ -59,20 +59,27 @@ async def restore(args: Namespace, out: CommandOutput) -> int:
         )
         raise Misconfigured("restore", problem)
     if target is None:
-        store = await open_store(args.store, key=key)
-        try:
+        async with _use_store(args.store, key) as store:
             checked, problems = await _prepare(store, args, out)
-        finally:
-            await store.close()
         return _report(out, "restored store", checked, problems)
     with reserve_name(target.absolute()) as temporary:
         await anyio.to_thread.run_sync(copy_backup, args.file, temporary)
-        store = await open_store(f"sqlite:///{temporary}", key=key)
-        try:
+        async with _use_store(f"sqlite:///{temporary}", key) as store:
             checked, problems = await _prepare(store, args, out)
-        finally:
-            await store.close()
     return _report(out, f"restored {target}", checked, problems)
+
+
+@asynccontextmanager
+async def _use_store(url: str, key: bytes | None) -> AsyncIterator[Store]:
+    """Open a store, and close it also if the command is cancelled."""
+    store = await open_store(url, key=key)
+    try:
+        yield store
+    finally:
+        # Without the shield, a cancelled close leaves the thread of the writer at work while
+        # `reserve_name` removes its file. The limit ends the wait for a server that is gone.
+        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+            await store.close()
 
 
 async def _prepare(store: Store, args: Namespace, out: CommandOutput) -> tuple[int, int]:

@@ -5,9 +5,13 @@ import pty
 from pathlib import Path
 from typing import cast
 
+import anyio.lowlevel
 import apsw
 import pytest
 
+from midrun.cli.backup_commands import _use_store
+from midrun.errors import StoreClosed
+from midrun.ports.store import RunQuery
 from tests.unit.cli.command_runner import APP, CommandRunner
 
 pytestmark = pytest.mark.usefixtures("gate", "open_gate")
@@ -134,3 +138,13 @@ def test_only_a_whole_backup_is_restored(
     (tmp_path / "a.db-wal").unlink()
     assert not list(tmp_path.glob("*a.db*"))
     assert at_copy("restore").code == 2
+
+
+async def test_a_cancelled_command_closes_its_store(tmp_path: Path) -> None:
+    with anyio.CancelScope() as scope:
+        async with _use_store(f"sqlite:///{tmp_path / 'runs.db'}", None) as store:
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+    with pytest.raises(StoreClosed):
+        await store.list_runs(RunQuery())
