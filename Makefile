@@ -144,8 +144,9 @@ bench: $(READY) ## measure the cost of midrun, compared with raw limits
 demo: $(if $(wildcard $(READY)),$(READY),.venv-demo/.ready) ## run the demo: an agent to interrupt; needs no API key
 	$(<D)/bin/midrun demo $(ARGS)
 
-docs: $(READY) ## generate docs/concepts/phases.md and the page's types
+docs: $(READY) ## generate docs/concepts/phases.md, the pictures and the page's types
 	$(BIN)/python -m tools.draw_table
+	$(BIN)/python -m tools.draw_journals
 	$(BIN)/python -m tools.page_declarations
 
 site: $(READY) ## build the documentation; a broken link is an error

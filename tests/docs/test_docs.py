@@ -5,6 +5,7 @@ from pathlib import Path
 
 from midrun import errors
 from tools import host_table
+from tools.draw_journals import CONCEPTS, draw_pictures
 from tools.draw_phases import picture
 from tools.draw_table import PAGE, PICTURE
 from tools.draw_table import page as drawn
@@ -15,6 +16,11 @@ from tools.page_declarations import generate
 def test_the_page_of_phases_is_generated_from_the_current_table() -> None:
     assert PAGE.read_text() == drawn(), "run `make docs`"
     assert PICTURE.read_text() == picture(), "run `make docs`"
+
+
+def test_the_pictures_of_journals_are_drawn_by_the_current_code() -> None:
+    for name, drawing in draw_pictures().items():
+        assert (CONCEPTS / f"{name}.svg").read_text() == drawing, "run `make docs`"
 
 
 def test_the_types_of_the_page_are_generated_from_the_current_openapi_document() -> None:
