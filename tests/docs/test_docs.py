@@ -1,6 +1,7 @@
 """The generated pages and the list of errors agree with the code."""
 
 import re
+import tomllib
 from pathlib import Path
 
 from midrun import errors
@@ -11,6 +12,8 @@ from tools.draw_table import PAGE, PICTURE
 from tools.draw_table import page as drawn
 from tools.page_declarations import PAGE as PAGE_TYPES
 from tools.page_declarations import generate
+
+ELEMENTS = "src/midrun/server/static"
 
 
 def test_the_page_of_phases_is_generated_from_the_current_table() -> None:
@@ -52,3 +55,11 @@ def test_every_error_has_a_heading_on_its_page() -> None:
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.MidrunError)
     }
+
+
+def test_the_site_and_the_npm_package_have_the_version_of_the_package() -> None:
+    """Its one source is pyproject.toml."""
+    version = tomllib.loads(Path("pyproject.toml").read_text())["project"]["version"]
+    assert f"Version {version}" in Path("docs/index.md").read_text()
+    assert f"copyright: Midrun {version}," in Path("mkdocs.yml").read_text()
+    assert f'"version": "{version}"' in Path(ELEMENTS, "package.json").read_text()
