@@ -13,8 +13,6 @@ from tools.draw_table import page as drawn
 from tools.page_declarations import PAGE as PAGE_TYPES
 from tools.page_declarations import generate
 
-ELEMENTS = "src/midrun/server/static"
-
 
 def test_the_page_of_phases_is_generated_from_the_current_table() -> None:
     assert PAGE.read_text() == drawn(), "run `make docs`"
@@ -57,9 +55,8 @@ def test_every_error_has_a_heading_on_its_page() -> None:
     }
 
 
-def test_the_site_and_the_npm_package_have_the_version_of_the_package() -> None:
+def test_the_site_has_the_version_of_the_package() -> None:
     """Its one source is pyproject.toml."""
     version = tomllib.loads(Path("pyproject.toml").read_text())["project"]["version"]
     assert f"Version {version}" in Path("docs/index.md").read_text()
     assert f"copyright: Midrun {version}," in Path("mkdocs.yml").read_text()
-    assert f'"version": "{version}"' in Path(ELEMENTS, "package.json").read_text()
