@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
 from anyio import CapacityLimiter
 from anyio.abc import TaskGroup
 
 from midrun.agents.agent import Agent
 from midrun.core.ids import RunId
+from midrun.core.lru import LruDict
 from midrun.core.state import State
 from midrun.driver.heartbeat import LeaseHeartbeat
 from midrun.driver.live import LiveOutput
@@ -20,6 +23,11 @@ from midrun.ports.environment import Clock
 from midrun.ports.model import Model
 from midrun.ports.store import Store
 
+FILE_CACHE_MAX_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of files that a worker keeps for the next model calls of its runs."""
+
+FILE_CACHE_MAX_FILES: Final = 1_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class DriverContext:
@@ -29,7 +37,7 @@ class DriverContext:
     example to a child run, so that the worker need not wait for the store's notification.
     `get_models` returns the model of an agent, and then its fallbacks. `get_limits` returns the
     concurrency limits that apply to a run. `random_unit` returns random numbers between 0 and
-    1, which spread retries.
+    1, which spread retries. `file_cache` has the bodies of files by run and hash.
     """
 
     store: Store
@@ -49,6 +57,16 @@ class DriverContext:
     clock: Clock
     random_unit: Callable[[], float]
     suspect_gate: SuspectCallGate = field(default_factory=SuspectCallGate)
+    file_cache: LruDict[tuple[RunId, str], bytes] = field(
+        default_factory=partial(
+            LruDict, max_items=FILE_CACHE_MAX_FILES, max_weight=FILE_CACHE_MAX_BYTES
+        )
+    )
     task_group: (
         TaskGroup  # the worker's: a call that ignores its abort must not hold up its run
     )
+
+    def drop_files(self, run: RunId) -> None:
+        """Drop the files of a run that is not driven here any more."""
+        for key in [key for key in self.file_cache if key[0] == run]:
+            self.file_cache.pop(key)

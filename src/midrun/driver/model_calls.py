@@ -38,7 +38,6 @@ from midrun.driver.user_code import (
 )
 from midrun.errors import FileMissing, Misconfigured, ModelFailed, StoreError
 from midrun.ports.model import Finished, Model, Piece, Prompt
-from midrun.ports.store import Store
 
 log = logging.getLogger("midrun")
 
@@ -235,7 +234,7 @@ async def _read_checked_reply(
     text = await agent.make_instructions(call)
     prompt = build_prompt(agent, reply_stream.state, condense=is_summary, instructions=text)
     try:
-        files = await _load_files(reply_stream.context.store, reply_stream.state)
+        files = await _load_files(reply_stream.context, reply_stream.state)
     except StoreError as error:
         detail = f"the files of the prompt cannot be read: {error}"
         raise ModelFailed(model.name, "store_failed", detail, transient=True) from error
@@ -250,16 +249,25 @@ async def _read_checked_reply(
         reply_stream.partial_reply.finished = replace(finished, reply=reply)
 
 
-async def _load_files(store: Store, state: State) -> dict[str, bytes]:
-    """Return the bodies of all files in the transcript of the run, by hash."""
+async def _load_files(context: DriverContext, state: State) -> dict[str, bytes]:
+    """Return the bodies of all files in the transcript of the run, by hash.
+
+    Each step sends all of them again, so they are cached. The key has the run: the store checks
+    whether a run may read a file, and the cache must not answer for another run.
+    """
     if not state.has_files:
         return {}
     refs = [file for turn in Transcript(state) for file in turn.files]
     refs += [file for turn in Transcript(state) for made in turn.uses for file in made.files]
     bodies: dict[str, bytes] = {}
     for key in dict.fromkeys(ref.hash for ref in refs):
-        with suppress(FileMissing):
-            bodies[key] = await store.read_file(state.run, key)
+        body = context.file_cache.get((state.run, key))
+        if body is None:
+            with suppress(FileMissing):
+                body = await context.store.read_file(state.run, key)
+                context.file_cache.put((state.run, key), body, len(body))
+        if body is not None:
+            bodies[key] = body
     return bodies
 
 

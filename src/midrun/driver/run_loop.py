@@ -182,6 +182,7 @@ class RunLoop:
             # must not outlive the loop that journals their outcomes.
             self._dispatcher.close()
             self._suspects.release_gate()
+            self._context.drop_files(self._run_id)
             self._context.heartbeat.lease_released()
 
     async def _perform(

@@ -6,7 +6,7 @@ the seq of the oldest entry that is still unfinished, from which the next part i
 and whether a worker has the lease. Entries that are only read again are not counted twice.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -75,10 +75,14 @@ def decode_position(note: str) -> Position:
 
 
 class RunLabels(Struct, frozen=True):
-    """The names that the labels of a run's measurements need."""
+    """The names that the labels of a run's measurements need.
+
+    `models` has the name of each agent's model. After a handoff, several agents speak in one
+    run; a call is labelled with the agent that made it.
+    """
 
     agent: str
-    model: str
+    models: Mapping[str, str]
     find_call: FindCall
 
 
@@ -217,16 +221,19 @@ class JournalMeasurement:
         begun = self._calls.pop(call, None)
         if begun is None:
             return  # an ask before the first attempt, or the end of an attempt without a start
+        found = self._origin.find_call(call)
+        agent = (found.agent if found is not None else "") or self._origin.agent
         if begun.kind in {"model", "summary"}:
-            self._end_model_call(record, begun, outcome)
+            self._end_model_call(record, begun, outcome, agent)
         else:
-            found = self._origin.find_call(call)
             tool = found.use.tool if found is not None else ""
-            self._add(m.TOOL_CALLS, self._origin.agent, tool, outcome)
+            self._add(m.TOOL_CALLS, agent, tool, outcome)
             self._add_duration(m.TOOL_CALL_DURATION, begun, record.at, tool)
 
-    def _end_model_call(self, record: e.Record, begun: _Begun, outcome: str) -> None:
-        agent, model, entry = self._origin.agent, self._origin.model, record.entry
+    def _end_model_call(
+        self, record: e.Record, begun: _Begun, outcome: str, agent: str
+    ) -> None:
+        model, entry = self._origin.models.get(agent, ""), record.entry
         if isinstance(entry, e.CallDone) and entry.reply is not None:
             model = entry.reply.model or model
             if begun.kind == "model":

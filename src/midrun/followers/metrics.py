@@ -151,9 +151,9 @@ class Metrics:
             records = [*earlier, *records]
         # The journal names a tool where its call is requested, which may be an earlier part.
         state = await load_run_state(pending.store, pending.run)
-        agent = pending.row.head.agent
-        model = find_model_name(self._agents.get(agent))
-        part = JournalMeasurement(RunLabels(agent, model, state.find_call), position)
+        models = {name: find_model_name(agent) for name, agent in self._agents.items()}
+        labels = RunLabels(pending.row.head.agent, models, state.find_call)
+        part = JournalMeasurement(labels, position)
         part.add_records(records, after=after)
         for measurement in part.results:
             self._record(measurement)

@@ -6,7 +6,7 @@ from datetime import timedelta
 import anyio
 import pytest
 
-from midrun import Agent, Call, OutcomeUnknown, pause_here, tool
+from midrun import Agent, Call, File, OutcomeUnknown, pause_here, tool
 from midrun.codec import snapshot as snapshots
 from midrun.core.controls import Cancel, Control, ForcePause, Pause, Say
 from midrun.core.entries import (
@@ -742,3 +742,23 @@ async def test_an_error_of_the_store_that_is_not_temporary_ends_the_loop_and_its
     await failed.wait()
     await wait_until(lambda: tools.stopped == ["b"])
     assert parts.heartbeat._lease_count == 0
+
+
+async def test_the_files_of_a_run_are_in_memory_only_while_it_is_driven(
+    parts: DriverParts,
+) -> None:
+    @tool
+    async def draw() -> File:
+        """Draw a chart."""
+        return File("a.png", "image/png", b"PNG")
+
+    def reply(_: Transcript) -> str:
+        cached.extend(key for _, key in parts.context.file_cache)
+        return "Done."
+
+    cached: list[str] = []
+    model = ScriptedModel([Use("draw"), Use("draw"), reply])
+    loop = await parts.create_loop(Agent("actor", model=model, tools=[draw]))
+    await loop.run()
+    assert cached == [File("a.png", "image/png", b"PNG").ref.hash]
+    assert not parts.context.file_cache

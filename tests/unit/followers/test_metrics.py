@@ -87,7 +87,7 @@ async def open_midrun(
 def test_a_journal_has_the_same_measurements_in_one_part_and_in_many(stored: Path) -> None:
     """Between two parts, only the position is kept: as after a restart."""
     records = decode_lines(RUN, stored.read_bytes().splitlines())
-    origin = RunLabels("actor", "scripted", fold(RUN, records).find_call)
+    origin = RunLabels("actor", {"actor": "scripted"}, fold(RUN, records).find_call)
     whole = JournalMeasurement(origin, Position())
     whole.add_records(records, after=Seq(0))
     parts: list[m.Measurement] = []
@@ -110,7 +110,7 @@ def test_the_stored_journals_have_measurements_of_every_kind() -> None:
     found = set()
     for stored in STORED_JOURNALS:
         records = decode_lines(RUN, stored.read_bytes().splitlines())
-        part = JournalMeasurement(RunLabels("", "", fold(RUN, records).find_call), Position())
+        part = JournalMeasurement(RunLabels("", {}, fold(RUN, records).find_call), Position())
         part.add_records(records, after=Seq(0))
         found |= {measurement.metric.name for measurement in part.results}
         assert all(each.value >= 0 for each in part.results)
@@ -128,7 +128,9 @@ def test_tokens_and_cost_come_from_the_entry_of_the_reply() -> None:
         e.Record(seq=Seq(n), at=Micros(n * 1_000_000), entry=entry)
         for n, entry in enumerate(entries, 1)
     ]
-    part = JournalMeasurement(RunLabels("actor", "scripted", lambda _: None), Position())
+    part = JournalMeasurement(
+        RunLabels("actor", {"actor": "scripted"}, lambda _: None), Position()
+    )
     part.add_records(records, after=Seq(0))
     assert [(each.metric, each.labels, each.value) for each in part.results] == [
         (m.TURNS, ("actor",), 1),
@@ -173,6 +175,31 @@ async def test_the_calls_and_controls_of_a_run_are_counted(path: Path) -> None:
     assert appends >= 5
     assert "xyzzy" not in text
     assert run.id not in text
+
+
+async def test_after_a_handoff_the_labels_name_the_agent_and_the_model_that_spoke(
+    path: Path,
+) -> None:
+    desk_model, front_model = (
+        ScriptedModel(["The bill is 5."]),
+        ScriptedModel([Use("hand_off_to_desk", why="a bill")]),
+    )
+    desk_model.name, front_model.name = "test:desk", "test:front"
+    desk = Agent("desk", model=desk_model)
+    front = Agent("front", model=front_model, handoffs=[desk])
+    async with open_midrun(path, front) as (midrun, sink):
+        run = await midrun.start(front, "How much?")
+        await run.until("completed")
+        await wait_until_counted(midrun, run)
+    for agent, model in (("front", "test:front"), ("desk", "test:desk")):
+        labels = {"agent": agent, "model": model}
+        assert read_value(sink, "midrun_model_calls_total", **labels, outcome="done") == 1
+        tokens = read_value(sink, "midrun_model_tokens_total", **labels, kind="output")
+        total = read_value(sink, "midrun_model_tokens_total", **labels, kind="total")
+        assert (tokens or total or 0) > 0
+        assert read_value(sink, "midrun_turns_total", agent=agent) == 1
+    wrong = {"agent": "front", "model": "test:desk", "outcome": "done"}
+    assert read_value(sink, "midrun_model_calls_total", **wrong) is None
 
 
 async def test_a_run_that_works_is_counted_before_it_rests(path: Path) -> None:

@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 from anyio import from_thread
 
-from midrun import Agent, Completed, Midrun, Misconfigured, Run, ask_human
+from midrun import Agent, Completed, File, Midrun, Misconfigured, Run, ask_human
 from midrun.codec import snapshot
 from midrun.core.entries import Record, RunStarted
 from midrun.core.ids import SEQ_ZERO, RunId, Seq
@@ -185,3 +185,22 @@ async def test_an_unreadable_run_is_listed_with_its_error_among_the_others(
         (started,) = await read_entries(third, RunStarted)
         assert broken.id in started.history[0].text
     execute_sql(path, make_replace_sql("wurst", "first", where="seq = 1"))
+
+
+async def test_a_worker_reads_a_file_once_for_all_model_calls(
+    opened: OpenMidrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools, picture = ControllableTools(), File("a.png", "image/png", b"PNG")
+    script = [*[Use("quick", name="a")] * 3, Use("slow", name="b"), "Done."]
+    midrun = await opened(tools.agent(*script))
+    reads, read_file = [], midrun.store.read_file
+
+    async def count_read(run: RunId, file_hash: str) -> bytes:
+        reads.append(file_hash)
+        return await read_file(run, file_hash)
+
+    monkeypatch.setattr(midrun.store, "read_file", count_read)
+    run = await midrun.start("actor", "Look at it", files=[picture])
+    tools.gate("b").set()
+    await run.until("completed")
+    assert reads == [picture.ref.hash]
