@@ -166,6 +166,7 @@ class AskStarted(EntryEvent, frozen=True, kw_only=True):
     tool: str
     args: Json
     title: str = ""
+    files: tuple[FileRef, ...] = ()
 
 
 class AskFinished(EntryEvent, frozen=True, kw_only=True):
@@ -174,6 +175,7 @@ class AskFinished(EntryEvent, frozen=True, kw_only=True):
     ask: AskId
     choice: Literal["answer", "approve", "decline", ""]
     value: Json = None
+    files: tuple[FileRef, ...] = ()
 
 
 class PlanChanged(EntryEvent, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ _REFUSAL_TEXTS: Final = {
     "files_refused": "its files are beyond a limit",
     "frame_not_on_top": "another held topic is on top",
     "hidden_argument": "an argument is hidden from the approver",
+    "no_files_here": "the answer to this ask cannot have files",
     "no_residue": "it has no residue",
     "no_such_ask": "there is no such ask",
     "no_such_cap": "it has no such cap",

@@ -5,10 +5,11 @@ from typing import Final
 
 from playwright.async_api import FilePayload, Page, expect
 
-from midrun import File
+from midrun import Agent, File, pause_here, tool
+from midrun.models import Use
 from tests.browser.harness import Harness, find_violations
 from tests.browser.run_page import check_reload, open_at_tool
-from tests.browser.stage import Stage
+from tests.browser.stage import HeldModel, Stage
 from tests.unit.server.conftest import ACTORS
 
 PICTURE: Final = base64.b64decode(
@@ -135,3 +136,31 @@ async def test_a_hostile_file_is_text(harness: Harness, stage: Stage) -> None:
     assert (
         await page.locator(".title midrun-file script, .title a[href^=javascript]").count() == 0
     )
+
+
+async def test_a_question_shows_its_files_and_its_answer_has_files(
+    harness: Harness, stage: Stage
+) -> None:
+    """The picture is read before the answer, and the transcript shows both afterwards."""
+
+    @tool
+    async def compare() -> None:
+        """Ask which picture is right."""
+        pause_here("This one?", files=[File("left.png", "image/png", PICTURE)])
+
+    model = HeldModel(stage, [Use("compare"), "The right one."])
+    site = await harness.site(Agent("actor", model=model, tools=[compare]))
+    run = await site.start()
+    page = await harness.page(site, f"/runs/{run.id}")
+    card = page.locator("midrun-asks .card")
+    shown = card.get_by_role("img", name="left.png")
+    await expect(shown).to_have_js_property("naturalWidth", 1)
+    right = File("right.png", "image/png", PICTURE + b" ")
+    await attach(page, right, button="Add files")
+    await expect(card.get_by_role("listitem")).to_have_count(1)
+    await card.get_by_role("button", name="Answer").click()
+    await run.until("completed")
+    assert await run.file(right.ref.hash) == right
+    await expect(card).to_have_count(0)
+    made = page.locator("midrun-steps").get_by_role("img", name="right.png")
+    await expect(made).to_have_js_property("naturalWidth", 1)

@@ -318,6 +318,17 @@ def a_question_without_an_answer() -> Scenario:
     return run.replies(text="Blue, then.").advances()
 
 
+def a_question_with_files() -> Scenario:
+    """The question shows a file; the files of the answer are files of the call's result."""
+    run = start_run().replies(RequestedCall(tool="compare")).starts("c2")
+    shown = (make_file("Left.png", 3),)
+    question = v.AskPerson(epoch=Epoch(1), call=CallId("c2"), question="This one?", files=shown)
+    run = run.after(question).advances()
+    given = (make_file("Right.png", 5), make_file("Notes.md", 7))
+    run = take_lease(run.when(c.Answer(by=ANN, ask=A1, value="No, this", files=given)))
+    return run.replies(text="The right one, then.").advances()
+
+
 def a_failure_and_a_forced_pause() -> Scenario:
     """A failed run is resumed; a forced pause abandons a tool that does not respond."""
     run = start_run(model_attempts=1).starts("c1")
@@ -373,6 +384,7 @@ SCENARIOS: Final[Mapping[str, Callable[[], Scenario]]] = {
         pause_and_resume_with_an_instruction,
         redirect_now,
         files_and_artifacts,
+        a_question_with_files,
         calls_with_titles,
         cancel_undoes_what_is_in_flight,
         cancel_of_all_leaves_a_residue,

@@ -13,6 +13,7 @@ from typing import IO, Final, NoReturn
 
 from msgspec.structs import replace
 
+from midrun.agents.file import File, check_files
 from midrun.agents.tool import Approve, Tool, tool
 from midrun.agents.tool_environment import EnvironmentOption
 from midrun.codec.strict_json import normalize_json
@@ -30,14 +31,23 @@ class PauseHere(BaseException):
     JSON data that is stored with the question and not shown. The person may then also decline.
     """
 
-    def __init__(self, question: str, data: dict[str, Json], continuation: Json = None) -> None:
+    def __init__(
+        self,
+        question: str,
+        data: dict[str, Json],
+        continuation: Json = None,
+        files: Sequence[File] = (),
+    ) -> None:
         super().__init__(question, data)
         self.question = question
         self.data = data
         self.continuation = continuation
+        self.files = tuple(files)
 
 
-def pause_here(question: str = "", **data: Json) -> NoReturn:
+def pause_here(
+    question: str = "", *, files: Sequence[File] | None = None, **data: Json
+) -> NoReturn:
     """Ask a person from inside a tool; the answer becomes the result of the tool.
 
     This function does not return, and the tool is not called again. Do everything else before
@@ -50,16 +60,18 @@ def pause_here(question: str = "", **data: Json) -> NoReturn:
 
     Args:
         question: The text that the person reads.
+        files: Files that the person sees with the question. The answer may have files, too;
+            the model reads them with the result of the tool.
         **data: JSON data that is shown with the question. `options` is a list of answers to
             choose from.
 
     Raises:
-        NotJson, TooLarge: The question or the data cannot be stored. The call fails, and no
-            question is asked.
+        NotJson, TooLarge, Misconfigured: The question, the data or the files cannot be stored.
+            The call fails, and no question is asked.
     """
     normalize_json(question, "question")
     shown = {name: normalize_json(value, name) for name, value in data.items()}
-    raise PauseHere(question, shown)
+    raise PauseHere(question, shown, files=check_files(files))
 
 
 @tool(read_only=True)
@@ -70,7 +82,7 @@ async def ask_human(question: str, options: list[str] | None = None) -> NoReturn
         question: The question, with what the person must know to answer it.
         options: Answers to choose from, if there are few.
     """
-    pause_here(question, **({"options": options} if options else {}))
+    raise PauseHere(question, {"options": options} if options else {})
 
 
 # The built-in tool `plan`: the agent's own to-do list, which surfaces show as its progress.

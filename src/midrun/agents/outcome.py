@@ -17,7 +17,7 @@ from midrun.core.ids import AskId, CallId, Micros, RunId
 from midrun.core.journaled_text import shorten_to_line
 from midrun.core.placeholders import check_hidden
 from midrun.core.state import Ask, State, find_asked_use
-from midrun.core.values import AskKind, Json, Phase, Value
+from midrun.core.values import AskKind, FileRef, Json, Phase, Value
 from midrun.text.report import Report, build_report
 from midrun.text.titles import format_title
 
@@ -54,6 +54,8 @@ class AskView(Value, kw_only=True):
     expires_at: Micros | None = None
     declinable: bool = False  # `decline` settles it, too
     title: str = ""  # one line about the call, next to the arguments and never instead of them
+    files: tuple[FileRef, ...] = ()  # shown with the question
+    takes_files: bool = False  # `answer` may have files
 
     @property
     def effective_kind(self) -> AskKind:
@@ -237,4 +239,6 @@ def _make_ask_view(state: State, ask: Ask) -> AskView:
         expires_at=ask.expires,
         declinable=ask.can_be_declined,
         title=format_title(use),
+        files=ask.files,
+        takes_files=ask.takes_files,
     )

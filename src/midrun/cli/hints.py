@@ -129,6 +129,7 @@ _ADVICE_BY_REASON: Final = {
     "already_attempted": "the call was attempted with its arguments: leave --args out",
     "empty_text": "the text must not be empty",
     "files_refused": "send smaller or fewer files",
+    "no_files_here": "answer without --file",
     "hidden_argument": "decline the call, or approve it with other --args",
 }
 """Reason of a refusal → advice."""

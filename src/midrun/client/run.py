@@ -153,10 +153,16 @@ class RemoteRun:
         return await self._send(specs.SAY, options, body)
 
     async def answer(
-        self, value: Json, *, ask: str | None = None, **options: Unpack[ControlOptions]
+        self,
+        value: Json,
+        *,
+        ask: str | None = None,
+        files: Sequence[File] | None = None,
+        **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Answer a question of the run; `value` becomes the result of the call that asked."""
-        body = DecisionBody(decision="answer", value=normalize_json(value))
+        sent = make_file_bodies(check_files(files))
+        body = DecisionBody(decision="answer", value=normalize_json(value), files=sent)
         return await self._send_decision(specs.ANSWER, options, body, ask)
 
     async def approve(

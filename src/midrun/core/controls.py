@@ -74,6 +74,7 @@ class Answer(ControlBase, kw_only=True):
 
     ask: AskId
     value: Json = None
+    files: tuple[FileRef, ...] = ()
 
 
 class Approve(ControlBase, kw_only=True):

@@ -83,6 +83,7 @@ class AskPerson(LeasedInput, kw_only=True):
     excluded: tuple[str, ...] = ()  # people who may not decide it in the child
     expires: Micros | None = None
     continuation: Json = None
+    files: tuple[FileRef, ...] = ()
 
 
 class CloseChildAsk(DriverInputBase, kw_only=True):

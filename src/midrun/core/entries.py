@@ -98,6 +98,7 @@ class AskOpened(EntryBase, kw_only=True):
     # Data of the call that asked. With it, the call is made again after the decision and gets
     # both. Without it, the answer is the result of the call.
     continuation: Json = None
+    files: tuple[FileRef, ...] = ()  # shown with the question
 
 
 class AskAnswered(RequestEntry, kw_only=True):
@@ -107,6 +108,7 @@ class AskAnswered(RequestEntry, kw_only=True):
     decision: Decision
     args_hash: str = ""
     title: str = ""  # of an approved call with other arguments: its new title
+    files: tuple[FileRef, ...] = ()  # files of an answer; they become files of the call
 
 
 class AskClosed(RequestEntry, kw_only=True):

@@ -15,6 +15,8 @@ from typing import Final
 
 from midrun.core.entries import (
     ArtifactShown,
+    AskAnswered,
+    AskOpened,
     CallDone,
     Entry,
     LateResult,
@@ -41,6 +43,8 @@ def iter_file_refs(entry: Entry) -> Iterator[FileRef]:
                 yield from iter_message_files(message)
         case CallDone() | LateResult() | MessageReceived() | RedirectRequested() | RunResumed():
             yield from entry.files
+        case AskOpened() | AskAnswered():
+            yield from entry.files
         case ArtifactShown():
             yield entry.file
         case _:
@@ -66,7 +70,9 @@ def find_file_ref(state: State, file_hash: str) -> FileRef | None:
     )
     calls = state.calls
     made = (file for number in reversed(range(len(calls))) for file in calls[number].files)
-    found = (file for file in chain(shown, waiting, said, made) if file.hash == file_hash)
+    asked = (file for ask in state.asks for file in (*ask.files, *ask.answer_files))
+    every = chain(shown, waiting, said, made, asked)
+    found = (file for file in every if file.hash == file_hash)
     return next(found, None) or next(
         (f for f in iter_file_refs(state.run_started) if f.hash == file_hash), None
     )

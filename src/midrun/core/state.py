@@ -229,11 +229,13 @@ class Ask(Value, kw_only=True):
     args_hash: str = ""
     expires: Micros | None = None
     continuation: Json = None  # not None: the call is made again with it and the decision
+    files: tuple[FileRef, ...] = ()  # shown with the question
     decision: Decision | None = None
     close_reason: str = ""  # "" while open; then answered, superseded, cancelled, expired ...
     closed_seq: Seq = SEQ_ZERO
     decided_by: str = ""
     decider_role: Role = "user"  # of the person who decided
+    answer_files: tuple[FileRef, ...] = ()
 
     @property
     def effective_kind(self) -> AskKind:
@@ -244,6 +246,15 @@ class Ask(Value, kw_only=True):
     def can_be_declined(self) -> bool:
         """Whether a person may decline it instead of answering."""
         return self.effective_kind in {"approval", "child"} or self.continuation is not None
+
+    @property
+    def takes_files(self) -> bool:
+        """Whether its answer may have files: it becomes the result of a call.
+
+        With a continuation, the code that asked gets the answer, which has a form of its own.
+        """
+        is_result = self.ask_kind == "question" or bool(get_child_ask_id(self))
+        return is_result and self.effective_kind == "question" and self.continuation is None
 
 
 class Frame(Value, kw_only=True):

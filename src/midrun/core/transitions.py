@@ -314,6 +314,8 @@ GUARD_REFUSALS: Final[Mapping[type[Input], tuple[str, ...]]] = {
         "not_a_question",
         "not_allowed",
         "not_an_outcome",
+        "no_files_here",
+        "files_refused",
     ),
     c.Approve: (
         "no_such_ask",

@@ -244,6 +244,7 @@ def _mirror_ask(child: State, in_flight: InFlightCall, state: State) -> AskPerso
         excluded=ask.excluded,
         expires=ask.expires,
         continuation=None if ask.continuation is None else {},  # with one it can be declined
+        files=ask.files,  # their bytes are in the store of both runs
     )
 
 
@@ -325,7 +326,9 @@ def _make_decision(ask: Ask, child_ask_id: AskId) -> c.Control:
     by = Actor(name=ask.decided_by, role=ask.decider_role)
     match decision.choice:
         case "answer":
-            return c.Answer(ask=child_ask_id, value=decision.value, by=by)
+            return c.Answer(
+                ask=child_ask_id, value=decision.value, files=ask.answer_files, by=by
+            )
         case "approve":
             return c.Approve(ask=child_ask_id, args=decision.value, by=by)
         case _:

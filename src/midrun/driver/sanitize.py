@@ -120,6 +120,7 @@ def _make_ask_entry(driver_input: AskPerson) -> AskOpened:
         question=driver_input.question,
         data=driver_input.data,
         continuation=driver_input.continuation,
+        files=driver_input.files,
     )
 
 

@@ -157,13 +157,7 @@ async def call_tool(
     # A pause does not withdraw a question: the run pauses with the question open. Under every
     # other stop the call is aborted instead.
     if isinstance(end, QuestionAsked) and in_flight.stop_reason in {"", "paused"}:
-        return AskPerson(
-            epoch=epoch,
-            call=call.id,
-            question=end.question,
-            data=end.data,
-            continuation=end.continuation,
-        )
+        return await _make_question(context, in_flight, state, end)
     if execution.timed_out:
         return CloseCall(epoch=epoch, outcome=_make_timeout_outcome(call, tool))
     outcome = _make_outcome(call, in_flight, end)
@@ -173,6 +167,29 @@ async def call_tool(
     elif isinstance(end, Raised) and not agent.framework:
         outcome = _mark_retry(outcome, end)
     return CloseCall(epoch=epoch, outcome=outcome)
+
+
+async def _make_question(
+    context: DriverContext, in_flight: InFlightCall, state: State, asked: QuestionAsked
+) -> CloseCall | AskPerson:
+    """Return the question of a tool, with its redacted files."""
+    try:
+        files = [sent.to_file() for sent in asked.files]
+    except Misconfigured as problem:  # the process of a tool may send anything
+        error = f"its question cannot be kept: {problem}"
+        failed = CallFailed(call=in_flight.call.id, error=error)
+        return CloseCall(epoch=state.epoch, outcome=failed)
+    secrets = context.secret_registry
+    files = [await redact_file(secrets, state.run, file) for file in files]
+    in_flight.files = map_bodies(files)
+    return AskPerson(
+        epoch=state.epoch,
+        call=in_flight.call.id,
+        question=asked.question,
+        data=asked.data,
+        continuation=asked.continuation,
+        files=list_refs(files),
+    )
 
 
 async def _add_files(

@@ -215,9 +215,7 @@ def outcome_of_exception(error: BaseException) -> Raised | QuestionAsked:
     leaves = list(_iter_leaves(error))
     for leaf in leaves:
         if isinstance(leaf, PauseHere):
-            return QuestionAsked(
-                question=leaf.question, data=leaf.data, continuation=leaf.continuation
-            )
+            return QuestionAsked.from_pause(leaf)
     return describe_exception(error)
 
 

@@ -55,7 +55,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.types import Command, Durability, Interrupt
 
-from midrun.agents.builtin_tools import pause_here
+from midrun.agents.builtin_tools import PauseHere
 from midrun.agents.program import ProgramCalls, ProgramOutput, describe_use
 from midrun.agents.tool import Tool, tool
 from midrun.core.transcript import Turn
@@ -263,7 +263,7 @@ class _TaskNames(BaseCallbackHandler):
 @tool(name="interrupt", read_only=True)
 async def _ask(question: str, data: dict[str, Json] | None = None) -> NoReturn:
     """Ask the question of an `interrupt`."""
-    pause_here(question, **(data or {}))
+    raise PauseHere(question, data or {})
 
 
 class _GraphHost:

@@ -156,11 +156,15 @@ Decision: TypeAlias = Literal["approve", "edit", "decline", "answer"]
 
 
 class DecisionBody(ControlBody, kw_only=True):
-    """A decision about an ask. `edit` approves with other arguments."""
+    """A decision about an ask. `edit` approves with other arguments.
+
+    `files` belong to an answer.
+    """
 
     decision: Decision
     args: Json = None
     value: Json = None
+    files: FileBodies = ()
     comment: Line = ""
 
     @property

@@ -389,23 +389,29 @@ DECISION_ROUTE: Final = ControlRoute(
     "/v1/asks/{ask}",
     "Decide an ask; a second decision is refused and names the first actor.",
     part="ask",
+    takes_files=True,
 )
 
 ANSWER: Final = _make_spec(
     c.Answer,
     DecisionBody,
     lambda target, body, options: target.run.answer(
-        body.value, ask=target.part or None, **options
+        body.value, ask=target.part or None, files=make_files(body.files), **options
     ),
     route=DECISION_ROUTE,
     command=ControlCommand(
         "decide",
         "answer a question; the answer becomes the tool's result",
         examples=("midrun answer 3f2a blue", "midrun answer run_3f2a-a2 '{\"amount\": 40}'"),
-        arguments=(CommandArgument("value", "JSON, or plain text", metavar="VALUE"),),
+        arguments=(
+            CommandArgument("value", "JSON, or plain text", metavar="VALUE"),
+            FILE_ARGUMENT,
+        ),
     ),
     read_body=lambda args: DecisionBody(
-        decision="answer", value=parse_json_or_text(args.value)
+        decision="answer",
+        value=parse_json_or_text(args.value),
+        files=_read_file_bodies(args.file),
     ),
     key="a",
     key_help="decide an open ask: approve, decline, edit, answer",

@@ -174,6 +174,7 @@ def _make_ask_started(entry: e.AskOpened, after: State, common: _Common) -> ev.A
         tool=use.tool,
         args=use.args,
         title=format_title(use),
+        files=entry.files,
     )
 
 
@@ -258,7 +259,13 @@ def _make_ask_finished(entry: e.Entry, after: State, common: _Common) -> ev.AskF
     if not isinstance(entry, e.AskAnswered) or _is_open(after, entry.ask):
         return None
     decision = entry.decision
-    return ev.AskFinished(**common, ask=entry.ask, choice=decision.choice, value=decision.value)
+    return ev.AskFinished(
+        **common,
+        ask=entry.ask,
+        choice=decision.choice,
+        value=decision.value,
+        files=entry.files,
+    )
 
 
 def _is_open(state: State, ask_id: str) -> bool:

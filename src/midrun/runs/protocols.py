@@ -75,7 +75,12 @@ class AnyRun(Protocol):
         **options: Unpack[ControlOptions],
     ) -> Receipt: ...
     async def answer(
-        self, value: Json, *, ask: str | None = ..., **options: Unpack[ControlOptions]
+        self,
+        value: Json,
+        *,
+        ask: str | None = ...,
+        files: Sequence[File] | None = ...,
+        **options: Unpack[ControlOptions],
     ) -> Receipt: ...
     async def approve(
         self, *, ask: str | None = ..., args: Json = ..., **options: Unpack[ControlOptions]

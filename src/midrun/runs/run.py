@@ -230,7 +230,12 @@ class Run:
         )
 
     async def answer(
-        self, value: Json, *, ask: str | None = None, **options: Unpack[ControlOptions]
+        self,
+        value: Json,
+        *,
+        ask: str | None = None,
+        files: Sequence[File] | None = None,
+        **options: Unpack[ControlOptions],
     ) -> Receipt:
         """Answer a question of the run; `value` becomes the result of the call that asked.
 
@@ -239,10 +244,13 @@ class Run:
         Args:
             value: JSON data. For an unsure call: "yes" (it happened), "no" or "unknown".
             ask: The id of the ask. May be left out if exactly one ask is open.
+            files: Files that belong to the answer; the model reads them with it. Only a
+                question whose answer becomes a result takes them (`AskView.takes_files`).
         """
         which = await self._resolve_ask(ask, "answer", options.get("request_id"))
         return await self._submit(
-            c.Answer(ask=which, value=normalize_json(value), **make_control_fields(options))
+            c.Answer(ask=which, value=normalize_json(value), **make_control_fields(options)),
+            check_files(files),
         )
 
     async def approve(

@@ -187,7 +187,7 @@ class RunService:
             control = await redact_control(self._secrets, state, control)
             control = self._add_title(state, control)
             bodies = None
-            if files and isinstance(control, c.Resume | c.Redirect | c.Say):
+            if files and isinstance(control, c.Resume | c.Redirect | c.Say | c.Answer):
                 files = [await redact_file(self._secrets, run, file) for file in files]
                 refs = await anyio.to_thread.run_sync(list_refs, files)  # hashes all bytes
                 control, bodies = replace(control, files=refs), map_bodies(files)

@@ -158,30 +158,30 @@ async def send_text(
 ) -> Receipt | None:
     """Send a user's text to an open run as the control that fits its phase.
 
-    An answer has no files, so a text with files redirects a run that asks a question. None if
-    nothing was sent: there is no text, or the run is cancelling or halted. Then the client only
-    follows the run.
+    If the answer to an open question cannot have files, a text with files redirects the run.
+    None if nothing was sent: there is no text, or the run is cancelling or halted. Then the
+    client only follows the run.
     """
     match state.phase:
         case Phase.PAUSED | Phase.FAILED:
             return await run.resume(text or None, files=files, **asking)
-        case Phase.WAITING if text and not files and _has_one_open_question(state):
-            return await run.answer(text, **asking)
+        case Phase.WAITING if text and _has_one_open_question(state, bool(files)):
+            return await run.answer(text, files=files, **asking)
         case Phase.WAITING | Phase.RUNNING | Phase.QUEUED | Phase.PAUSING if text:
             return await context.redirect(run, text, asking, files)
         case _:
             return None
 
 
-def _has_one_open_question(state: State) -> bool:
-    """Return whether exactly one ask is open and it is a question.
+def _has_one_open_question(state: State, has_files: bool) -> bool:  # noqa: FBT001 - one caller
+    """Return whether exactly one ask is open and it is a question that a text can answer.
 
     Only then is a plain message the answer: an approval must not be given by chance.
     """
     if len(state.open_asks) != 1:
         return False
     ask = state.asks[state.open_asks[0] - 1]
-    return ask.effective_kind == "question"
+    return ask.effective_kind == "question" and (ask.takes_files or not has_files)
 
 
 def find_ask(run: Run, state: State, public_id: str) -> Ask:

@@ -197,3 +197,6 @@ def _check_decision(body: DecisionBody) -> None:
     if body.value is not None and body.decision != "answer":
         problem = "Cannot read the decision: `value` belongs to the decision `answer` only."
         raise HttpProblem("invalid_body", 422, problem)
+    if body.files and body.decision != "answer":
+        problem = "Cannot read the decision: `files` belong to the decision `answer` only."
+        raise HttpProblem("invalid_body", 422, problem)

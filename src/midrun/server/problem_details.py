@@ -46,6 +46,7 @@ _STATUS_BY_REASON: Final[Mapping[str, int]] = {
     "ask_expired": 410,
     "empty_text": 422,
     "files_refused": 413,
+    "no_files_here": 422,
     "bad_arguments": 422,
     "no_such_cap": 422,
     "cap_not_raised": 422,

@@ -78,7 +78,8 @@ def _describe_ask_opened(entry: e.AskOpened, _: State, after: State) -> Clause:
         wanted = f"{flatten(use.label)}{format_arguments(use.args)}"
         return Clause(asker, f"asks {entry.ask}, to allow a call: {wanted}", terms)
     question = quote(entry.question) if entry.question.strip() else "how should it continue?"
-    return Clause(asker, f"asks {entry.ask}: {question}", terms)
+    shown = format_files(entry.files)
+    return Clause(asker, f"asks {entry.ask}: {question}{shown}", terms)
 
 
 def _format_ask_terms(entry: e.AskOpened, state: State) -> str:
@@ -122,7 +123,7 @@ def _describe_ask_answered(entry: e.AskAnswered, before: State, _: State) -> Cla
     if decision.choice == "decline":
         what = f"declined {entry.ask}, {about}{format_reason(decision.reason)}"
         return Clause(format_actor(entry.by), what)
-    said = quote_value(decision.value)
+    said = quote_value(decision.value) + format_files(entry.files)
     return describe_request(entry, f"answered {entry.ask}, {about}: {said}")
 
 

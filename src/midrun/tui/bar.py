@@ -283,6 +283,9 @@ def draw_ask_dialog(ask: AskView, number: int, count: int, width: int) -> list[S
     if ask.effective_kind != "question" and ask.args is not None:
         lines += _draw_child_tool(ask, width)
         lines += _draw_arguments(ask, width)
+    for file in ask.files:
+        about = f"{escape_to_one_line(file.name)} ({file.media_type}, {file.size:,} bytes)"
+        lines += _wrap_in_style("dim", f"  file: {about}", width)
     if ask.hidden:
         hidden = escape_to_one_line(show_hidden(ask.hidden))
         lines += _wrap_in_style("waiting", f"  {hidden}", width)

@@ -11,11 +11,32 @@ from pathlib import Path
 import anyio
 import pytest
 
-from midrun import Agent, Completed, ControlRefused, Midrun, Receipt, Run, tool
+from midrun import (
+    Agent,
+    Completed,
+    ControlRefused,
+    File,
+    Midrun,
+    Receipt,
+    Run,
+    pause_here,
+    tool,
+)
 from midrun.agents.outcome import AskView
 from midrun.cli.output import format_ask, format_view
-from midrun.core.entries import AskAnswered, AskClosed, AskOpened, RunCancelled, RunWaiting
-from midrun.core.values import Json
+from midrun.core.entries import (
+    AskAnswered,
+    AskClosed,
+    AskOpened,
+    RunCancelled,
+    RunStarted,
+    RunWaiting,
+)
+from midrun.core.ids import RunId
+from midrun.core.run_head import Head
+from midrun.core.transcript import Transcript
+from midrun.core.values import Json, Phase
+from midrun.errors import FileMissing, RunErased
 from midrun.events import AskStarted
 from midrun.models import ScriptedModel, Use
 from midrun.ports.environment import Environment
@@ -351,6 +372,42 @@ async def test_each_answer_reaches_the_child_that_asked(opened: OpenMidrun) -> N
     outcome = await run.result()
     assert isinstance(outcome, Completed)
     assert outcome.output == "; ".join(f"{n}: ask_human: {n}!" for n in names)
+
+
+async def test_files_of_a_question_and_its_answer_pass_between_parent_and_child(
+    opened: OpenMidrun,
+) -> None:
+    """Both runs name them, so each shows them. They are deleted with both."""
+    asked, given = File("a.png", "image/png", b"asked"), File("b.png", "image/png", b"given")
+
+    @tool
+    async def compare() -> None:
+        """Ask which picture is right."""
+        pause_here("This one?", files=[asked])
+
+    def reply(messages: Transcript) -> str:
+        return ", ".join(file.name for file in messages[-1].uses[0].files)
+
+    aide = Agent("aide", model=ScriptedModel([Use("compare"), reply]), tools=[compare])
+    midrun = await opened(make_parent(aide, turns=[Use("aide", task="Do"), repeat_results]))
+    run = await midrun.start("parent", "go", actor="ada")
+    (ask,) = (await run.until("waiting")).asks
+    assert (ask.kind, ask.files, ask.takes_files) == ("child", (asked.ref,), True)
+    assert "file: a.png (image/png, 5 bytes)" in "\n".join(
+        plain_text(line) for line in draw_ask_dialog(ask, 1, 1, 80)
+    )
+    await run.answer("no", files=[given], actor="bob")
+    assert (await run.until("completed")).output == "aide: b.png"
+    child = await wait_for_child(midrun, run)
+    for each in (run, child):
+        assert await each.file(asked.ref.hash) == asked
+        assert await each.file(given.ref.hash) == given
+    await midrun.delete_runs(agent="parent", actor=OPERATOR)
+    with pytest.raises(RunErased):
+        await midrun.store.read_file(run.id, asked.ref.hash)
+    late = RunStarted(agent="aide", task="t", files=(asked.ref, given.ref))
+    with pytest.raises(FileMissing):  # the store does not have them any more
+        await midrun.store.create(RunId("run_late"), [late], head=Head(phase=Phase.QUEUED))
 
 
 async def test_a_child_that_asks_twice_is_answered_twice(opened: OpenMidrun) -> None:

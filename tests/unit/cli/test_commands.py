@@ -107,13 +107,17 @@ def test_files_are_sent_and_artifacts_are_listed_and_saved(
 
 
 def test_answer_becomes_the_result_of_the_tool(
-    midrun: CommandRunner, midrun_at_server: CommandRunner
+    midrun: CommandRunner, midrun_at_server: CommandRunner, tmp_path: Path
 ) -> None:
     run = start_run(midrun_at_server, "asker", "Ask me")
     assert f"{run}-a1  Which?" in midrun("asks").out
-    result = midrun("answer", f"{run}-a1", "red")
+    sample = tmp_path / "red.png"
+    sample.write_bytes(b"PNG")
+    result = midrun("answer", f"{run}-a1", "red", "--file", str(sample))
     assert (result.code, "in the journal" in result.out) == (0, True)
-    assert "said “red!”" in midrun("feed", run, "--follow").out
+    feed = midrun("feed", run, "--follow").out
+    assert "“red”, with the file “red.png”" in feed
+    assert "said “red!”" in feed
 
 
 def test_a_second_approve_is_refused(

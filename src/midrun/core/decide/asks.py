@@ -11,6 +11,7 @@ from midrun.core.driver_inputs import AskPerson, CloseChildAsk
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened, CallSettled, Entry, RunWoken
 from midrun.core.evolve.asks import is_edit_under_four_eyes
 from midrun.core.evolve.calls import hash_args
+from midrun.core.files import find_run_file_problem
 from midrun.core.ids import Micros, make_ask_id
 from midrun.core.placeholders import check_hidden
 from midrun.core.state import Ask, CallStage, State, read_child_caps
@@ -49,8 +50,14 @@ def answer(state: State, control: Answer, now: Micros) -> Verdict:
     # A third answer, such as "maybe", would leave the call neither settled nor asked again.
     if ask.effective_kind == "unsure" and outcome not in HAPPENED_BY_ANSWER:
         return Refused(reason="not_an_outcome")
+    if control.files and not ask.takes_files:
+        return Refused(reason="no_files_here")
+    if find_run_file_problem(state, control.files):
+        return Refused(reason="files_refused")
     decision = Decision(choice="answer", value=control.value)
-    answered = AskAnswered(ask=ask.id, decision=decision, **make_request_fields(control))
+    answered = AskAnswered(
+        ask=ask.id, decision=decision, files=control.files, **make_request_fields(control)
+    )
     if ask.ask_kind != "unsure":
         return accept(*add_wakeup(state, (answered,), "answered"))
     # An answer to "did the call take effect?" needs a second entry: `CallSettled` is also what
@@ -138,12 +145,16 @@ def ask_person(state: State, driver_input: AskPerson, _: Micros) -> Verdict:
     call = state.find_call(driver_input.call)
     if call is None or call.stage is not CallStage.STARTED:
         return Refused(reason="not_in_flight")
+    question, files = driver_input.question, driver_input.files
+    # The call may have taken effect, so the question is asked without files that are too large.
+    if problem := find_run_file_problem(state, files):
+        question, files = f"{question}\n\n{problem}".lstrip(), ()
     return accept(
         AskOpened(
             ask=make_ask_id(len(state.asks) + 1),
             ask_kind="child" if driver_input.child else "question",
             call=call.id,
-            question=driver_input.question,
+            question=question,
             data=driver_input.data,
             child_ask_kind=driver_input.child_ask_kind,
             audience=driver_input.audience or call.traits.audience,
@@ -151,6 +162,7 @@ def ask_person(state: State, driver_input: AskPerson, _: Micros) -> Verdict:
             excluded=driver_input.excluded,
             expires=driver_input.expires,
             continuation=driver_input.continuation,
+            files=files,
         )
     )
 

@@ -45,8 +45,9 @@ def ask_opened(state: State, entry: AskOpened) -> State:
         args_hash=entry.args_hash,
         expires=entry.expires,
         continuation=entry.continuation,
+        files=entry.files,
     )
-    state = state.with_ask(ask)
+    state = state.with_ask(ask).with_files(entry.files)
     number = parse_call_number(entry.call)
     state = replace(
         state,
@@ -80,9 +81,9 @@ def ask_answered(state: State, entry: AskAnswered) -> State:
     """Close the ask; apply the decision to its call."""
     ask = _get_open_ask(state, entry.ask)
     role = cast("Role", entry.role or "user")
-    state = _close_ask(
-        state, replace(ask, decider_role=role), "answered", entry.by, entry.decision
-    )
+    ask = replace(ask, decider_role=role, answer_files=entry.files)
+    state = _close_ask(state, ask, "answered", entry.by, entry.decision)
+    state = state.with_files(entry.files)
     call = get_call(state, ask.call)
     if ask.effective_kind != "unsure" and (
         entry.decision.value is not None or entry.decision.reason
@@ -102,7 +103,11 @@ def ask_answered(state: State, entry: AskAnswered) -> State:
             )
         case "question":
             call = replace(
-                call, stage=CallStage.DONE, result=entry.decision.value, closed_seq=state.seq
+                call,
+                stage=CallStage.DONE,
+                result=entry.decision.value,
+                files=entry.files,
+                closed_seq=state.seq,
             )
             return close_call(state.with_call(call), call)
         case "approval" if entry.decision.choice == "approve":

@@ -128,9 +128,7 @@ def _make_answer(task: FunctionTask, function: object, channel: ChildChannel) ->
         # end the process before the answer is sent; SIGKILL after the grace still does.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     except PauseHere as pause:
-        return QuestionAsked(
-            question=pause.question, data=pause.data, continuation=pause.continuation
-        )
+        return QuestionAsked.from_pause(pause)
     except BaseException as error:  # noqa: BLE001 - SystemExit, too, is an answer
         advice = f". {DECLARE_HINT}" if is_missing_variable(error) else ""
         return Raised(kind=type(error).__name__, message=f"{safe_str(error)}{advice}")

@@ -20,6 +20,7 @@ from typing import Final, Literal, Self, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from midrun.agents.builtin_tools import PauseHere
 from midrun.agents.file import File
 from midrun.core.values import Json
 from midrun.ports import platform
@@ -106,6 +107,17 @@ class QuestionAsked(Struct, frozen=True, kw_only=True, tag="asked"):
     question: str
     data: dict[str, Json]
     continuation: Json = None
+    files: tuple[SentFile, ...] = ()
+
+    @classmethod
+    def from_pause(cls, pause: PauseHere) -> Self:
+        """Return the question that `pause` asks."""
+        return cls(
+            question=pause.question,
+            data=pause.data,
+            continuation=pause.continuation,
+            files=tuple(map(SentFile.from_file, pause.files)),
+        )
 
 
 class Died(Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@
  */
 import { css, live, nothing, repeat } from "./lit.js";
 import { artifactsOfCall, openArtifact } from "./artifacts.js";
+import { LIMITS_TEXT, filesOf } from "./attachments.js";
 import { Problem } from "./api.js";
 import { formatDecider, formatExact, formatTooLate, formatValue, isTooLate, withoutOptions } from "./ask-text.js";
 import { fieldStyle, formatCall, humanizeName, parseJson, renderValue } from "./call-text.js";
@@ -21,6 +22,7 @@ import { scrollIntoSight } from "./auto-scroll.js";
 import { loadDraft, saveDraft } from "./drafts.js";
 import "./file-view.js";
 import { formatAge, youOr } from "./format.js";
+import { icon } from "./icons.js";
 import { StoreElement, copyToClipboard } from "./store-element.js";
 import { theme } from "./theme.js";
 import { renderMarkdown } from "./markdown-text.js";
@@ -348,6 +350,9 @@ export class Asks extends StoreElement {
             }.</span
           >${(ask.of ?? "question") === "question" ? nothing : html`<div class="subject">${renderValue(ask.args)}</div>`}`
         : this._renderSubject(ask)}
+      ${(ask.files ?? []).map(
+        (file) => html`<div class="subject"><midrun-file .store=${this.store} .file=${file} .isOpen=${true}></midrun-file></div>`,
+      )}
       ${this._renderArtifacts(ask)}
       ${ask.hidden ? html`<span class="hidden-arguments">${ask.hidden}</span>` : nothing}
       ${why ? html`<span class="dim">Why: ${why}</span>` : nothing}
@@ -443,8 +448,17 @@ export class Asks extends StoreElement {
   _renderAnswerForm(ask) {
     const data = ask.kind === "child" ? ask.data?.data : ask.data;
     const options = Array.isArray(data?.options) ? data.options : [];
-    const send = (/** @type {unknown} */ value) =>
-      void this._sendDecision(ask, { decision: "answer", value });
+    const send = (/** @type {unknown} */ value) => {
+      const files = this._attachmentsOf(ask)?.bodies ?? [];
+      if (value === "" && !files.length) return;
+      void this._sendDecision(ask, { decision: "answer", value, ...(files.length ? { files } : {}) });
+    };
+    const add = (/** @type {Event} */ event, /** @type {DataTransfer | null} */ transfer) => {
+      const files = filesOf(transfer);
+      if (!ask.takes_files || !files.length) return;
+      event.preventDefault();
+      void this._attachmentsOf(ask)?.add(files);
+    };
     return html`${options.length
         ? html`<div class="row">
             ${options.map(
@@ -453,12 +467,17 @@ export class Asks extends StoreElement {
             )}
           </div>`
         : nothing}
+      ${ask.takes_files ? html`<midrun-attachments .draft=${this._attachmentsDraft(ask)}></midrun-attachments>` : nothing}
       <form
         class="row"
+        @paste=${(/** @type {ClipboardEvent} */ event) => add(event, event.clipboardData)}
+        @dragover=${(/** @type {DragEvent} */ event) => {
+          if (ask.takes_files && event.dataTransfer?.types.includes("Files")) event.preventDefault();
+        }}
+        @drop=${(/** @type {DragEvent} */ event) => add(event, event.dataTransfer)}
         @submit=${(/** @type {Event} */ event) => {
           event.preventDefault();
-          const text = (this.drafts[ask.id] ?? "").trim();
-          if (text) send(text);
+          send((this.drafts[ask.id] ?? "").trim());
         }}
       >
         <input
@@ -467,6 +486,17 @@ export class Asks extends StoreElement {
           .value=${live(this.drafts[ask.id] ?? "")}
           @input=${(/** @type {InputEvent} */ event) => this._updateDraft(ask, event)}
         />
+        ${ask.takes_files
+          ? html`<button
+              type="button"
+              class="attach"
+              aria-label="Add files"
+              title=${`Attach files, or paste or drop them here. ${LIMITS_TEXT}.`}
+              @click=${() => this._attachmentsOf(ask)?.choose()}
+            >
+              ${icon("attach")}
+            </button>`
+          : nothing}
         <button class="main">Answer</button>
         ${ask.declinable
           ? html`<button type="button" class="decline" @click=${() => void this._openField(ask, "decline", "")}>
@@ -474,6 +504,17 @@ export class Asks extends StoreElement {
             </button>`
           : nothing}
       </form>`;
+  }
+
+  /** @param {Ask} ask */
+  _attachmentsDraft({ id }) {
+    return `${this.store?.id ?? ""} ${id}`;
+  }
+
+  /** The files that the viewer has attached to an answer. @param {Ask} ask */
+  _attachmentsOf({ id }) {
+    const selector = `[data-ask="${CSS.escape(id)}"] midrun-attachments`;
+    return /** @type {import("./attachments.js").Attachments | null} */ (this.renderRoot.querySelector(selector));
   }
 
   /** Render the arguments as fields, or as JSON. Both write the same draft, which is JSON. @param {Ask} ask */
@@ -602,7 +643,7 @@ export class Asks extends StoreElement {
   /**
    * Send a decision. If another one closed the ask before, ours is not used: a card names the
    * one that counts, and keeps the viewer's text.
-   * @param {Ask} ask @param {{decision: string, value?: unknown, comment?: string, args?: any}} body
+   * @param {Ask} ask @param {{decision: string, value?: unknown, comment?: string, args?: any, files?: import("./attachments.js").FileBody[]}} body
    */
   async _sendDecision(ask, body) {
     const { store, view: run } = this;
@@ -625,7 +666,9 @@ export class Asks extends StoreElement {
       }
     });
     this._sending.delete(ask.id);
-    if (reply) this._discardDraft(ask.id);
+    if (!reply) return;
+    this._discardDraft(ask.id);
+    saveDraft(`${this._attachmentsDraft(ask)} files`, "");
   }
 }
 

@@ -36,6 +36,8 @@ export interface AskView {
   expires_at: string | null;
   declinable: boolean;
   title: string;
+  files: FileRef[];
+  takes_files: boolean;
 }
 
 /** One button; `consequence` describes the effect of pressing it now. */

@@ -4,11 +4,13 @@ import pytest
 from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
+from midrun.agents.builtin_tools import pause_here
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.file import File
 from midrun.agents.tool import tool
 from midrun.agents.tool_context import Call
 from midrun.core.entries import CallDone
+from midrun.core.transcript import Transcript
 from midrun.errors import (
     CheckpointRefused,
     ControlRefused,
@@ -17,7 +19,7 @@ from midrun.errors import (
     MidrunError,
     Misconfigured,
 )
-from midrun.events import ArtifactChanged
+from midrun.events import ArtifactChanged, AskFinished, AskStarted
 from midrun.models import ScriptedModel, Use
 from midrun.runs.midrun import Midrun
 from midrun.runs.values import FeedEntry
@@ -153,6 +155,58 @@ class FileHandleTests(RunSuiteFixtures):
             "summary.json",
         ]
         assert (await mid.verify(run.id)).problems == ()
+
+    async def test_a_question_and_its_answer_have_files(self, opened: OpenHandle) -> None:
+        """The person sees those of the question; the model reads those of the answer."""
+
+        @tool
+        async def compare() -> None:
+            """Ask which picture is right."""
+            pause_here("Is this the one?", files=[PICTURE], options=["yes", "no"])
+
+        def reply(transcript: Transcript) -> str:
+            (made,) = transcript[-1].uses
+            return f"{made.result}, {made.files[0].name}"
+
+        model = ScriptedModel([Use("compare"), reply])
+        mid = await opened(Agent("actor", model=model, tools=[compare]))
+        run = await mid.start("actor", "go")
+        (ask,) = (await run.until("waiting")).asks
+        assert (ask.files, ask.takes_files) == ((PICTURE.ref,), True)
+        assert await run.file(PICTURE.ref.hash) == PICTURE
+        with pytest.raises(ControlRefused, match=r"large.bin"):
+            await run.answer("no", files=[LARGE], actor=OLGA)
+        with pytest.raises(Misconfigured, match="files"):
+            await run.answer("no", files="path.png", actor=OLGA)  # type: ignore[arg-type]
+        await run.answer("no, this one", files=[NOTE], actor=OLGA)
+        assert (await run.until("completed")).output == "no, this one, note.md"
+        assert await run.file(NOTE.ref.hash) == NOTE
+        events = [event async for event in run.events()]
+        (asked,) = (event for event in events if isinstance(event, AskStarted))
+        (answered,) = (event for event in events if isinstance(event, AskFinished))
+        assert (asked.files, answered.files) == ((PICTURE.ref,), (NOTE.ref,))
+        assert asked.sentence.endswith("“Is this the one?”, with the file “Beleg ä.png”")
+        assert answered.sentence.endswith("“no, this one”, with the file “note.md”")
+        assert (await mid.verify(run.id)).problems == ()
+
+    async def test_a_question_with_a_file_beyond_a_limit_is_asked_without_it(
+        self, opened: OpenHandle
+    ) -> None:
+        """The tool may have had an effect before it asked."""
+
+        @tool
+        async def compare() -> None:
+            """Ask which picture is right."""
+            pause_here("Is this the one?", files=[LARGE])
+
+        model = ScriptedModel([Use("compare"), "Done."])
+        mid = await opened(Agent("actor", model=model, tools=[compare]))
+        run = await mid.start("actor", "go")
+        (ask,) = (await run.until("waiting")).asks
+        assert ask.files == ()
+        assert ask.question.startswith("Is this the one?\n\nCannot take the file “large.bin”")
+        await run.answer("yes", actor=OLGA)
+        await run.until("completed")
 
     async def test_an_artifact_beyond_a_limit_is_refused_in_the_tool(
         self, opened: OpenHandle
