@@ -165,7 +165,7 @@ LIST_RUNS: Final = """
            )))
 """
 # Conditions on another table are added only if they apply. As one side of an OR, the planner
-# could not turn them into a join: it would read the row of every run to find the few that match.
+# could not turn them into a join. It would read the rows of all runs to find a few that match.
 LIST_LABEL: Final = """
       AND no IN (SELECT no FROM midrun_labels WHERE label = %(label)s AND no < %(before)s)
 """
