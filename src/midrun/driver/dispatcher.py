@@ -121,10 +121,14 @@ from midrun.errors import (
     Misconfigured,
     StaleEpoch,
     StoreBusy,
+    StoreError,
     StoreFull,
     StoreUnreachable,
 )
 from midrun.ports.log_context import LogContext, set_log_context
+
+LATE_START_S: Final = 0.5
+"""Seconds after which a call that has not begun is checked against the store once more."""
 
 LATE_RESULT_TIMEOUT_S: Final = 2.0
 """Seconds for which a process that shuts down still tries to record a late result."""
@@ -141,14 +145,16 @@ HOOK_STOP_REASONS: Final = {
 class CallDispatcher:
     """Makes the calls of one run under one epoch.
 
-    `epoch` is set by the run loop when it has the lease. `pending_inputs` has the inputs that
-    the run loop has not journaled yet, oldest first; the run loop removes them.
+    `epoch` is set by the run loop when it has the lease, and `append_began` when it begins an
+    append, by the clock of the heartbeat. `pending_inputs` has the inputs that the run loop has
+    not journaled yet, oldest first; the run loop removes them.
     """
 
     def __init__(
         self, context: DriverContext, agent: Agent, run: RunId, wakeup: Wakeup
     ) -> None:
         self.epoch = Epoch(0)
+        self.append_began = context.heartbeat.clock()
         self.pending_inputs: list[PendingInput] = []
         self._context = context
         self._agent = agent
@@ -193,11 +199,13 @@ class CallDispatcher:
             in_flight.on_overdue = partial(self._watch_overdue, in_flight)
             # Frameworks keep their run in context variables: a hosted program has its own.
             variables = None if self._program is None else self._program.get_context(call)
-            self._context.user_tasks.start(self._run(in_flight, state), variables)
+            self._context.user_tasks.start(
+                self._run(in_flight, state, self.append_began), variables
+            )
         else:
-            self._context.task_group.start_soon(self._run, in_flight, state)
+            self._context.task_group.start_soon(self._run, in_flight, state, self.append_began)
 
-    async def _run(self, in_flight: InFlightCall, state: State) -> None:
+    async def _run(self, in_flight: InFlightCall, state: State, append_began: float) -> None:
         """Make the call, and submit its outcome to the run loop."""
         set_log_context(
             LogContext(
@@ -211,13 +219,8 @@ class CallDispatcher:
         )
         # The last check before the call is made. Without a live lease it is not made: the next
         # worker finds it in flight in the journal and closes it as unknown.
-        alive = self._context.heartbeat.is_alive()
-        if not (alive or self._is_closed):
-            # Give up all leases of this process, not only this call. A heartbeat that is on its
-            # way may renew the leases, and then this run loop would go on waiting for a call
-            # that was never made.
-            self._context.heartbeat.on_lease_lost()
-        if self._is_closed or not alive:
+        is_late = self._context.heartbeat.clock() - append_began >= LATE_START_S
+        if (is_late and not await self._is_lease_stored()) or not self._has_live_lease():
             in_flight.mark_finished()
             return
         live_output, call_id = self._context.live_output, in_flight.call.id
@@ -254,6 +257,34 @@ class CallDispatcher:
             self._context.task_group.start_soon(self._record_late, in_flight, driver_input)
         else:
             self._submit_outcome(driver_input, in_flight)
+
+    async def _is_lease_stored(self) -> bool:
+        """Tell whether the store still has this process as the holder of the run.
+
+        It is asked before a call whose start was journaled a while ago. The event loop was
+        blocked since then, so this process has not read its notifications. Its heartbeat, which
+        a thread sends, went on. If a person forced a pause meanwhile, the lease has ended and
+        the call is closed as unknown. Another worker may have checked since that the call had
+        no effect, and have made it again.
+        """
+        heartbeat = self._context.heartbeat
+        try:
+            row = await self._context.store.get_row(self._run_id)
+        except StoreError:
+            heartbeat.on_lease_lost()  # for the reason in `_has_live_lease`
+            return False
+        # If not, the journal has grown: the run loop is notified of that, and ends.
+        return row.epoch == self.epoch and row.holder == heartbeat.holder_name
+
+    def _has_live_lease(self) -> bool:
+        """Tell whether this process may act on the run; give up its leases if they lapsed."""
+        alive = self._context.heartbeat.is_alive()
+        if not (alive or self._is_closed):
+            # Give up all leases of this process, not only this call. A heartbeat that is on its
+            # way may renew the leases, and then this run loop would go on waiting for a call
+            # that was never made.
+            self._context.heartbeat.on_lease_lost()
+        return alive and not self._is_closed
 
     def _submit_outcome(self, driver_input: DriverInput, in_flight: InFlightCall) -> None:
         """Submit the end of a call; the artifacts of its result come first, in one append."""

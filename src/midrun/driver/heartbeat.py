@@ -67,11 +67,11 @@ class LeaseHeartbeat:
         on_renewed: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.holder_name = holder_name
+        self.clock = clock
         self.on_lease_lost = on_lease_lost
         self.on_renewed = on_renewed
         self._store = store
         self._ttl = ttl
-        self._clock = clock
         self._period_s = ttl.total_seconds() / HEARTBEATS_PER_TTL
         # The heartbeat thread reads these values without a lock, and both threads write
         # `_valid_until`. Each is replaced as a whole; a reader that still sees the older moment
@@ -85,11 +85,11 @@ class LeaseHeartbeat:
     @property
     def lag_s(self) -> float:
         """Seconds by which the main event loop is late with its tick."""
-        return max(0.0, self._clock() - self._last_tick - self._period_s)
+        return max(0.0, self.clock() - self._last_tick - self._period_s)
 
     def is_alive(self) -> bool:
         """Tell whether this process may still act on its leases."""
-        return self._clock() < self._valid_until
+        return self.clock() < self._valid_until
 
     async def ensure_fresh(self) -> None:
         """Send a heartbeat unless the last one is fresh; call this before taking a lease.
@@ -98,7 +98,7 @@ class LeaseHeartbeat:
         of it must be left: the next heartbeat of the thread is up to one period away, and takes
         time itself. Leases that had lapsed are dropped first.
         """
-        now = self._clock()
+        now = self.clock()
         if now < self._valid_until - 2 * self._period_s:
             return
         if self._lease_count and now >= self._valid_until:
@@ -116,7 +116,7 @@ class LeaseHeartbeat:
     @asynccontextmanager
     async def keep_alive(self) -> AsyncIterator[None]:
         """Send heartbeats while the context is open; then free the leases that are left."""
-        self._last_tick = self._clock()
+        self._last_tick = self.clock()
         with start_blocking_portal(name="midrun-heartbeat") as portal:
             beats = portal.start_task_soon(self._heartbeat_loop, portal)
             try:
@@ -140,7 +140,7 @@ class LeaseHeartbeat:
     async def _heartbeat_loop(self, _: BlockingPortal) -> None:
         """Send a heartbeat every period, in the thread."""
         while True:
-            sent = self._clock()
+            sent = self.clock()
             # A lapsed lease stays lapsed until the main loop has dropped it (see above).
             if self._lease_count and sent < self._valid_until:
                 with suppress(StoreError):  # try again in the next period, while there is time
@@ -161,7 +161,7 @@ class LeaseHeartbeat:
         event loop.
         """
         while True:
-            self._last_tick = self._clock()
+            self._last_tick = self.clock()
             if self._lease_count and not self.is_alive():
                 self.on_lease_lost()
             await anyio.sleep(self._period_s)

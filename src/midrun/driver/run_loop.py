@@ -292,6 +292,7 @@ class RunLoop:
             NoRoom: a concurrency limit is reached.
         """
         batch = operation.batch
+        self._dispatcher.append_began = self._context.heartbeat.clock()
         try:
             if operation.lease == "take":
                 appended = await self._take_lease(batch)

@@ -61,6 +61,14 @@ def _encode_without_frames(state: State) -> bytes:
     return snapshot.encode_snapshot(replace(state, frames=(), pending=()))
 
 
+def _ignore_lease() -> Replacement:
+    """Ignore both the clock of the heartbeat and the lease in the store."""
+    return replace_all(
+        replace_attribute(Dispatcher, "may_act", lambda _: True),
+        replace_attribute(Dispatcher, "is_lease_stored", lambda _: True),
+    )
+
+
 def _ignore_halts(run: RunId, head: object, halts: Iterable[object]) -> None:
     del run, head, halts
 
@@ -79,9 +87,16 @@ DRIVER_AND_STORE_MUTANTS = (
         name="lease_not_checked_before_an_effect",
         seed=768,
         description="a process does not check its lease right before an effect",
-        plant=lambda: replace_attribute(Dispatcher, "may_act", lambda _: True),
+        plant=_ignore_lease,
         limit=12000,
         strategy="targeted+pct",
+    ),
+    Mutant(
+        name="late_start_not_checked",
+        seed=5_195_602,
+        description="a late start is not checked against the store",
+        plant=lambda: replace_attribute(Dispatcher, "is_lease_stored", lambda _: True),
+        strategy="mixed",
     ),
     Mutant(
         name="halt_not_checked",

@@ -148,6 +148,10 @@ class Dispatcher:
         """Return whether a call may take effect now; checked right before it does."""
         return not (self.is_closed or self.process.lapsed)
 
+    def is_lease_stored(self) -> bool:
+        """Return whether the store has this process as the holder; checked before a start."""
+        return self.journal.state.epoch == self.epoch and self.journal.state.is_leased
+
     # ── starts and outcomes ───────────────────────────────────────────────────────────────
 
     def start(self, entries: Sequence[Entry], state: State) -> None:
@@ -184,6 +188,8 @@ class Dispatcher:
         env, name = self.env, running.call.use.tool or "model"
         if not self.may_act():
             self._fence()
+        elif not self.is_lease_stored():
+            running.is_finished = True  # the session finds in the journal that its lease ended
         elif running.stop_reason:
             self.close_call(running, CallAborted(call=running.call.id))
         elif name == env.program.killer and env.worker_kills_left:
@@ -510,6 +516,8 @@ class Dispatcher:
         yield None
         if not self.may_act():
             self._fence()
+            return
+        if not self.is_lease_stored():
             return
         key = make_undo_key(self.journal.run, started.call, started.action)
         world, call = env.world, self.journal.state.find_call(started.call)

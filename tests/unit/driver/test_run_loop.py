@@ -30,6 +30,7 @@ from midrun.core.ids import RunId, Seq
 from midrun.core.stops import MaxTime, MaxTokens
 from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
+from midrun.driver.dispatcher import LATE_START_S
 from midrun.driver.journal_writer import load_run_state
 from midrun.driver.run_loop import RunLoop
 from midrun.errors import (
@@ -484,6 +485,36 @@ async def test_save_raises_in_a_call_that_the_journal_has_closed(parts: DriverPa
     await loop.run()
     await refused.wait()
     assert await parts.find_entries(ProgressSaved) == []
+    assert (await parts.find_entries(CallUnknown))[0].why == "forced"
+
+
+@pytest.mark.parametrize("late", [True, False])
+async def test_a_late_start_is_not_made_if_the_lease_has_ended_meanwhile(
+    parts: DriverParts, late: bool
+) -> None:
+    """The event loop is blocked after the start is journaled, and a person forces a pause."""
+    made: list[str] = []
+
+    @tool
+    async def order() -> str:
+        made.append("order")
+        return "ordered"
+
+    async def force_pause() -> None:
+        await parts.send(Pause())
+        await parts.send(ForcePause(), loop)
+        if late:
+            parts.boot_s += LATE_START_S
+
+    async def wait_for_tool_call() -> None:
+        parts.store.after(CallStarted, force_pause)
+
+    agent = Agent("actor", model=ScriptedModel([Use("order"), "Done."]), tools=[order])
+    parts.store.after(CallStarted, wait_for_tool_call)  # the first call is the model's
+    loop = await parts.create_loop(agent)
+    await loop.run()
+    await let_others_run()
+    assert made == ([] if late else ["order"])
     assert (await parts.find_entries(CallUnknown))[0].why == "forced"
 
 
