@@ -152,8 +152,10 @@ docs: $(READY) ## generate docs/concepts/phases.md, the pictures and the page's 
 site: $(READY) ## build the documentation; a broken link is an error
 	$(BIN)/zensical build --strict
 
+# The wheel is the same for every Python: PACKAGE_PYTHON=3.13 chooses that of the environments.
+PACKAGE_PYTHON ?=
 package: $(READY) ## check the wheel with each extra in an empty environment
-	$(BIN)/python tools/check_package.py
+	$(BIN)/python -m tools.check_package $(if $(PACKAGE_PYTHON),--python $$(tools/find-python $(PACKAGE_PYTHON)))
 
 image: ## build the container image and run it; needs a container runtime
 	docker build --file deploy/Dockerfile --tag midrun .

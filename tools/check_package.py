@@ -1,12 +1,16 @@
 """Build the wheel, install it with each extra into an empty environment, and use it.
 
-    .venv/bin/python tools/check_package.py [EXTRA …]
+    .venv/bin/python -m tools.check_package [--python PATH] [EXTRA …]
+
+`--python` names the interpreter of the environments, for example the one that
+`tools/find-python 3.13` finds. Default: the interpreter that runs this script.
 
 The wheel is built twice, from the source tree and from the source distribution; both must have
 the same bytes. Versions are constrained to those of requirements/dev.txt. A module that needs a
 package of the development environment, and does not declare it, fails here.
 """
 
+import argparse
 import json
 import os
 import subprocess
@@ -15,9 +19,12 @@ import tomllib
 import urllib.request
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
+
+from tools.package_readme import RELATIVE_LINK
 
 ROOT: Final = Path(__file__).parent.parent
 INSTALLS_MAX_CONCURRENT: Final = 2
@@ -59,7 +66,11 @@ def main(argv: list[str]) -> int:
     extras = {"", *declared["optional-dependencies"]}
     if missing := extras ^ set(USES):
         sys.exit(f"*** Extras differ between pyproject.toml and USES: {sorted(missing)}")
-    chosen = argv or sorted(extras)
+    parser = argparse.ArgumentParser(prog="python -m tools.check_package")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("extras", nargs="*")
+    args = parser.parse_args(argv)
+    chosen = args.extras or sorted(extras)
     with (
         TemporaryDirectory(prefix="midrun-package-") as name,
         ThreadPoolExecutor(INSTALLS_MAX_CONCURRENT) as pool,
@@ -67,8 +78,9 @@ def main(argv: list[str]) -> int:
         folder = Path(name)
         wheel, pins = build_wheel(folder), write_constraints(folder)
         check_reproducible(folder, wheel)
-        found = pool.map(lambda extra: find_problem(folder, wheel, pins, extra), chosen)
-        problems = dict(zip(chosen, found, strict=True))
+        check_readme(wheel)
+        find = partial(find_problem, folder, wheel, pins, args.python)
+        problems = dict(zip(chosen, pool.map(find, chosen), strict=True))
     for extra, text in problems.items():
         print(f"  midrun[{extra}]  {text or 'works'}")
     return int(any(problems.values()))
@@ -110,7 +122,16 @@ def write_constraints(folder: Path) -> Path:
     return pins
 
 
-def find_problem(folder: Path, wheel: Path, pins: Path, extra: str) -> str:
+def check_readme(wheel: Path) -> None:
+    """Check that the README of the wheel has no relative link: an index shows it alone."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        text = archive.read(name).decode()
+    if "raw/v" not in text or RELATIVE_LINK.search(text):
+        sys.exit("*** The README of the wheel has relative links, or no picture.")
+
+
+def find_problem(folder: Path, wheel: Path, pins: Path, interpreter: str, extra: str) -> str:
     """Install the wheel with only `extra`, use it, and return the failure or ""."""
     home = folder / f"env-{extra or 'alone'}"
     name = f"{wheel}[{extra}]" if extra else str(wheel)
@@ -120,7 +141,7 @@ def find_problem(folder: Path, wheel: Path, pins: Path, extra: str) -> str:
         pins = folder / f"pins-{extra}.txt"
         pins.write_text("\n".join(kept))
     try:
-        _run(sys.executable, "-m", "venv", "--without-pip", str(home))
+        _run(interpreter, "-m", "venv", "--without-pip", str(home))
         _run(*_installer(python), "-q", "-c", str(pins), name)
         _run(str(python), "-W", "error::SyntaxWarning", "-c", USES[extra])
         _run(str(python), "-m", "midrun", "--version")
