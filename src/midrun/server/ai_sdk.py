@@ -24,18 +24,18 @@ from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from midrun import events as ev
-from midrun.agents.file import File, parse_data_url
+from midrun.agents.file import File
 from midrun.agents.outcome import make_ask_views
 from midrun.core.ids import CallId, RunId, Seq
 from midrun.core.state import State
 from midrun.core.transcript import CallResult, Transcript, Turn
 from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, FileRef, Json, Phase
-from midrun.errors import Misconfigured
 from midrun.runs.control_bodies import ID_MAX_CHARS
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
 from midrun.server.chat_threads import (
     FIRST_SEQ,
+    ONLY_FILES_TEXT,
     ChatMessage,
     ChatStream,
     ReplyEvents,
@@ -43,6 +43,7 @@ from midrun.server.chat_threads import (
     find_ask,
     find_newest_run,
     find_unsent_part,
+    read_file_part,
     send_message,
     send_text,
     stop_quietly,
@@ -56,9 +57,6 @@ from midrun.text.report import build_report
 from midrun.text.status import describe_hold
 
 Chunk: TypeAlias = dict[str, object]
-
-ONLY_FILES_TEXT: Final = "See the attached file."
-"""The text of a message that has files only."""
 
 STREAM_HEADER: Final = ("x-vercel-ai-ui-message-stream", "v1")
 
@@ -89,17 +87,9 @@ class UiMessage(Struct, frozen=True, kw_only=True):
         return tuple(self._read_file(number, part) for number, part in enumerate(parts, 1))
 
     def _read_file(self, number: int, part: dict[str, Json]) -> File:
-        kind = str(part.get("mediaType", "unknown"))
         name = str(part.get("filename") or f"file-{number}")
-        try:
-            return parse_data_url(name, kind, str(part.get("url", "")))
-        except (ValueError, Misconfigured) as error:
-            # An address is not fetched: the server would reach hosts that the client cannot.
-            problem = (
-                f"Cannot take message {self.id!r}: its file {name!r} ({kind}) must be a data "
-                f"URL with base64. {error}."
-            )
-            raise HttpProblem("invalid_body", 422, problem) from None
+        kind = str(part.get("mediaType", "unknown"))
+        return read_file_part(self.id, name, kind, str(part.get("url", "")))
 
     def list_decisions(self) -> Iterator[tuple[str, bool, dict[str, Json]]]:
         """Yield the user's decisions: the id of the approval, whether approved, the details."""

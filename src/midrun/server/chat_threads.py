@@ -19,13 +19,13 @@ from msgspec import Struct
 from starlette.types import Receive, Scope, Send
 
 from midrun import events as ev
-from midrun.agents.file import File
+from midrun.agents.file import File, parse_data_url
 from midrun.core import entries as e
 from midrun.core.ids import Seq
 from midrun.core.state import Ask, State
 from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, Json, Phase
 from midrun.driver.journal_writer import load_run_state
-from midrun.errors import ControlRefused, StoreError
+from midrun.errors import ControlRefused, Misconfigured, StoreError
 from midrun.ports.store import RunQuery, RunRow
 from midrun.runs.event_stream import EventBuilder
 from midrun.runs.run import Run
@@ -37,6 +37,9 @@ from midrun.server.request_context import RequestContext
 
 FIRST_SEQ: Final = Seq(1)
 """The entry that starts a run; it has the user's first message."""
+
+ONLY_FILES_TEXT: Final = "See the attached file."
+"""The text of a message that has files only."""
 
 
 # ── messages ──────────────────────────────────────────────────────────────────────────────
@@ -54,6 +57,24 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
     request_id: str | None
     history: Sequence[object] | None = None
     files: Sequence[File] = ()
+
+
+def read_file_part(message_id: str, name: str, media_type: str, url: str) -> File:
+    """Return the file in a part of a chat message, which is a data URL with base64.
+
+    An address is not fetched: the server would reach hosts that the client cannot.
+
+    Raises:
+        HttpProblem: 422, it is another URL, or the file is malformed.
+    """
+    try:
+        return parse_data_url(name, media_type, url)
+    except (ValueError, Misconfigured) as error:
+        problem = (
+            f"Cannot take message {message_id!r}: its file {name!r} "
+            f"({media_type or 'of an unknown type'}) must be a data URL with base64. {error}."
+        )
+        raise HttpProblem("invalid_body", 422, problem) from None
 
 
 class SentMessage(Struct, frozen=True, kw_only=True):

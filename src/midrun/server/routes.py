@@ -353,9 +353,9 @@ ENDPOINTS: Final = (
         audit_action="end_sessions",
     ),
     # ── other protocols ──
-    _protocol_endpoint("/agui/{agent}", agui.run_agent),
+    _protocol_endpoint("/agui/{agent}", agui.run_agent, takes_files=True),
     _get_endpoint("/copilotkit/info", agui.show_info, None),
-    _protocol_endpoint("/copilotkit/agent/{agent}/run", agui.run_agent),
+    _protocol_endpoint("/copilotkit/agent/{agent}/run", agui.run_agent, takes_files=True),
     _protocol_endpoint("/copilotkit/agent/{agent}/connect", agui.connect),
     _protocol_endpoint("/copilotkit/agent/{agent}/stop/{thread}", agui.stop_run),
     _protocol_endpoint("/ai/{agent}", ai_sdk.send_chat, takes_files=True),

@@ -3,6 +3,7 @@
 `test_chat_adapters.py` has the behavior that all chat protocols share.
 """
 
+from base64 import b64encode
 from contextlib import AsyncExitStack
 from typing import Literal
 
@@ -472,18 +473,58 @@ async def test_a_message_that_the_agent_has_answered_is_not_taken_as_new(
         assert get_interrupt(again) == interrupt
 
 
-@pytest.mark.parametrize("kind", ["image", "binary", "audio"])
-async def test_a_message_with_a_media_part_is_refused_and_the_part_is_named(
-    serve_agent: ServeAgent, kind: str
+IMAGE = b64encode(b"\x89PNG").decode()
+
+INLINE_SOURCE = {"type": "data", "value": IMAGE, "mimeType": "image/png"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        (CURRENT_CLIENT, {"type": "image", "source": INLINE_SOURCE}),
+        (CLIENT_BEFORE_1_0, {"type": "binary", "mimeType": "image/png", "data": IMAGE}),
+    ],
+)
+async def test_an_image_in_a_message_reaches_the_agent_as_a_file(
+    serve_agent: ServeAgent, kind: str, part: Event
 ) -> None:
-    """An answer to the text part alone would be wrong, and the client could not see why."""
-    parts = [{"type": "text", "text": "What is it?"}, {"type": kind, "source": {}}]
+    """The client keeps its own message, and another client gets the address of the file."""
+    seen: list[tuple[str, str]] = []
+
+    def answer(messages: Transcript) -> str:
+        seen.extend((file.name, file.media_type) for file in messages[-1].files)
+        return "A dot."
+
+    agent = Agent("actor", model=ScriptedModel([answer, "Yes."]))
+    parts = [{"type": "text", "text": "What is it?"}, part]
+    async with serve_agent(agent) as server:
+        url = f"{server.url}/agui/actor"
+        async with run_client(kind, url) as client, run_client(CURRENT_CLIENT, url) as other:
+            await client.send(run={"thread": "t", "say": parts})
+            done = await client.wait_for_end()
+            sent = msgspec.convert(done["messages"], list[dict[str, object]])[0]
+            assert (done["outcome"], sent["content"]) == ("success", parts)
+            await other.send(run={"thread": "t", "say": "And?"})
+            done = await other.wait_for_end()
+            first = msgspec.convert(done["messages"], list[dict[str, object]])[0]
+            assert "/files/" in str(first["content"])
+    assert seen == [(f"{part['type']}-1", "image/png")]
+
+
+@pytest.mark.parametrize(
+    "source", [{"type": "url", "value": "http://127.0.0.1/a.png"}, {"type": "data"}, {}]
+)
+async def test_a_file_behind_an_address_is_refused(
+    serve_agent: ServeAgent, source: Event
+) -> None:
+    """The server does not fetch it, and an answer to the text alone would be wrong."""
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image", "source": source}]
     body = make_request("") | {"messages": [{"id": "u", "role": "user", "content": parts}]}
     agent = Agent("actor", model=ScriptedModel(["Done."]))
     async with serve_agent(agent) as server, open_http_client(server) as client:
         refused = await client.post("/agui/actor", json=body)
         assert refused.status_code == 422
-        assert kind in refused.json()["detail"]
+        assert "image-1" in refused.json()["detail"]
         assert not (await server.mid.runs()).items
 
 

@@ -1,10 +1,11 @@
 """Requests of AG-UI clients. Unknown fields are ignored, as the protocol allows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
+from midrun.agents.file import File
 from midrun.agents.outcome import AskView
 from midrun.core.state import State
 from midrun.core.values import TERMINAL_PHASES, Json
@@ -12,14 +13,15 @@ from midrun.runs.control_bodies import ID_MAX_CHARS
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
 from midrun.server.chat_threads import (
+    ONLY_FILES_TEXT,
     ChatMessage,
     decide_approval,
     find_ask,
     find_newest_run,
+    read_file_part,
     send_text,
     start_run,
 )
-from midrun.server.problem_details import HttpProblem
 from midrun.server.request_context import RequestContext
 
 CONTEXT_SEPARATOR: Final = "\n\nContext from the client:\n"
@@ -42,20 +44,42 @@ class ClientMessage(AguiInput, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The text of the message; `other_parts` lists its other parts."""
+        """The text of the message; `read_files` returns its other parts."""
         if isinstance(self.content, str):
             return self.content
-        parts = self.content if isinstance(self.content, list) else []
-        return "\n".join(
-            str(part["text"]) for part in parts if isinstance(part, dict) and "text" in part
-        )
+        return "\n".join(str(part["text"]) for part in self._parts if "text" in part)
 
     @property
-    def other_parts(self) -> tuple[str, ...]:
-        """The types of the parts that are not text: images, audio, files."""
+    def task_text(self) -> str:
+        """The text for the agent; a message that has only files has one, too."""
+        has_files = any(part.get("type") != "text" for part in self._parts)
+        return self.text.strip() or (ONLY_FILES_TEXT if has_files else "")
+
+    @property
+    def _parts(self) -> list[dict[str, Json]]:
         parts = self.content if isinstance(self.content, list) else []
-        kinds = (part.get("type", "") for part in parts if isinstance(part, dict))
-        return tuple(str(kind) for kind in kinds if kind != "text")
+        return [part for part in parts if isinstance(part, dict)]
+
+    def read_files(self) -> tuple[File, ...]:
+        """Return the images, recordings and documents of the message.
+
+        Raises:
+            HttpProblem: 422, a file is not in the message itself, but behind an address.
+        """
+        parts = [part for part in self._parts if part.get("type") != "text"]
+        return tuple(self._read_file(number, part) for number, part in enumerate(parts, 1))
+
+    def _read_file(self, number: int, part: dict[str, Json]) -> File:
+        # Since 1.0 a part has a `source` with the data or an address. Before, a part of the
+        # type `binary` has them itself.
+        kind, source, metadata = str(part.get("type")), part.get("source"), part.get("metadata")
+        held = source if isinstance(source, dict) else part
+        about = metadata if isinstance(metadata, dict) else part
+        name = str(about.get("filename") or f"{kind}-{number}")
+        media_type = str(held.get("mimeType") or "")
+        data = held.get("value") if held.get("type") == "data" else held.get("data")
+        url = f"data:{media_type};base64,{data}" if data else str(held.get("url") or "")
+        return read_file_part(self.id, name, media_type, url)
 
 
 class ContextItem(AguiInput, frozen=True, kw_only=True):
@@ -119,7 +143,15 @@ class RunAgentInput(AguiInput, frozen=True, kw_only=True):
     @property
     def user_text(self) -> str:
         """The text of the user's newest message; "" if there is no new one."""
-        return self.newest_message.text.strip() if self.newest_message is not None else ""
+        return self.newest_message.task_text if self.newest_message is not None else ""
+
+    def read_files(self) -> tuple[File, ...]:
+        """Return the files of the user's newest message.
+
+        Raises:
+            HttpProblem: 422, a file cannot be read.
+        """
+        return self.newest_message.read_files() if self.newest_message is not None else ()
 
     @property
     def tool_results(self) -> tuple[ClientMessage, ...]:
@@ -190,14 +222,10 @@ async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInpu
     """Send the request's control to the thread's open run, or start a run.
 
     Raises:
-        HttpProblem: 404, no such agent; 422, there is no new message.
+        HttpProblem: 404, no such agent; 422, there is no new message, or a bad file.
         ControlRefused: the control does not fit the phase of the run.
     """
-    if agui_input.newest_message is not None and (
-        kinds := agui_input.newest_message.other_parts
-    ):
-        problem = f"Cannot take message {agui_input.newest_message.id!r}: it has parts of type"
-        raise HttpProblem("invalid_body", 422, f"{problem} {', '.join(kinds)}. Send text only.")
+    files = agui_input.read_files()
     mid, row = context.server.mid, await find_newest_run(context, agent, agui_input.thread_id)
     unused = _list_unused_tools(context, agent, agui_input)
     request = context.make_request_id(f"agui:{agui_input.thread_id}:{agui_input.run_id}")
@@ -208,7 +236,7 @@ async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInpu
         # the entries of the control itself.
         state = await context.server.views.read_state(run.id)
         known = [message.text for message in state.messages]
-        if not await _send_control(context, run, state, agui_input, asking) and (
+        if not await _send_control(context, run, state, agui_input, asking, files) and (
             left := agui_input.list_new_context(known)
         ):
             unused["context"] = [item.description for item in left]
@@ -218,6 +246,7 @@ async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInpu
         thread=agui_input.thread_id,
         text=agui_input.text_with_context(),
         request_id=request,
+        files=files,
     )
     run = await start_run(context, message)
     return JoinedRun(run=run, state=State(run=run.id), unused=unused)
@@ -259,6 +288,7 @@ async def _send_control(
     state: State,
     agui_input: RunAgentInput,
     asking: ControlOptions,
+    files: Sequence[File],
 ) -> bool:
     """Send the control of the request; return whether the run was given a text."""
     if agui_input.resume:
@@ -271,7 +301,7 @@ async def _send_control(
     if await _send_tool_results(run, state, agui_input, asking):
         return False
     text = agui_input.text_with_context(message.text for message in state.messages)
-    receipt = await send_text(context, run, state, text, asking)
+    receipt = await send_text(context, run, state, text, asking, files)
     return receipt is not None and bool(text)
 
 

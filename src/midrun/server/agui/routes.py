@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from midrun.core.state import State
-from midrun.core.values import TERMINAL_PHASES, Json
+from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, Json
 from midrun.server.agui.inputs import (
     ClientMessage,
     ConnectInput,
@@ -22,7 +22,6 @@ from midrun.server.agui.inputs import (
     join_run,
 )
 from midrun.server.agui.translate import (
-    RESTING_PHASES,
     AguiEvent,
     AguiSegment,
     final_events,
@@ -178,7 +177,7 @@ class SegmentStream(ChatStream):
         shown = await self._context.server.views.show_run(self._joined.run.id)
         root = mount_path(self._context.request.scope)
         view = {"run": to_wire(shown), "control_url": f"{root}/v1/runs/{shown.run_id}"}
-        messages = list_messages(segment.state, self._messages.own_ids)
+        messages = self._list_messages(segment.state)
         snapshots = self._messages.make_snapshots(messages)
         return [_view_event(self._input.state, view), *snapshots]
 
@@ -187,13 +186,17 @@ class SegmentStream(ChatStream):
 
         It may be another client than the one that began the thread, or have been reloaded.
         """
-        messages = list_messages(state, self._messages.own_ids)
+        messages = self._list_messages(state)
         if self._messages.has_all(messages):
             return []
         newest = self._input.newest_message
         if newest is not None and newest.id not in {message["id"] for message in messages}:
-            messages.append({"id": newest.id, "role": "user", "content": newest.text})
+            messages.append({"id": newest.id, "role": "user", "content": newest.content})
         return self._messages.make_snapshots(messages)
+
+    def _list_messages(self, state: State) -> list[AguiEvent]:
+        root = f"{mount_path(self._context.request.scope)}/v1/runs/{state.run}/files"
+        return list_messages(state, self._messages.own_messages, root)
 
 
 def _view_event(state: Json, view: AguiEvent) -> AguiEvent:
@@ -223,8 +226,8 @@ class ClientMessages:
     def __init__(self, messages: Iterable[ClientMessage]) -> None:
         known = [message for message in messages if message.role not in UNLISTED_ROLES]
         self._ids = [message.id for message in known]
-        # The client's own ids of its messages, by text: it recognises its messages by them.
-        self.own_ids = {message.text: message.id for message in known if message.id}
+        # The client's own messages by text: it recognises them by their ids.
+        self.own_messages = {each.task_text: each for each in known if each.id}
 
     def has_all(self, messages: Iterable[AguiEvent]) -> bool:
         """Return whether the client has these messages."""

@@ -6,7 +6,7 @@ twice, as deltas while the model streams and as the journaled message. The segme
 the part that the deltas did not bring. `final_events` ends the stream by the phase of the run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
@@ -20,10 +20,15 @@ from midrun.core.journaled_text import outcome_phrase, shorten_to_line
 from midrun.core.state import Call, CallStage, State
 from midrun.core.stops import AnyOf, MaxSteps, MaxTime, Stop
 from midrun.core.transcript import Transcript, Turn
-from midrun.core.values import TERMINAL_PHASES, Json, Phase
+from midrun.core.values import RESTING_PHASES, Json, Phase
 from midrun.driver.delta import Delta
 from midrun.runs.values import FeedEntry, FeedItem
-from midrun.server.agui.inputs import CONTEXT_SEPARATOR, PAUSE_ID_PREFIX, RunAgentInput
+from midrun.server.agui.inputs import (
+    CONTEXT_SEPARATOR,
+    PAUSE_ID_PREFIX,
+    ClientMessage,
+    RunAgentInput,
+)
 from midrun.server.chat_threads import TokenUsage, find_unsent_part
 from midrun.server.events import EVENT_TYPES
 from midrun.server.schemas import to_wire
@@ -31,14 +36,6 @@ from midrun.text.report import build_report
 from midrun.text.status import describe_hold
 
 AguiEvent: TypeAlias = dict[str, object]
-
-RESTING_PHASES: Final = TERMINAL_PHASES | {
-    Phase.PAUSED,
-    Phase.WAITING,
-    Phase.FAILED,
-    Phase.HALTED,
-}
-"""Phases in which a segment ends."""
 
 _CALL_ENDS: Final = (e.CallDone, e.CallFailed, e.CallAborted, e.CallSealed)
 _TRANSLATED_ENTRIES: Final = (e.CallStarted, *_CALL_ENDS)
@@ -259,8 +256,14 @@ def call_ref(state: State, call: CallId) -> str:
     return f"{state.run}-{call}"
 
 
-def list_messages(state: State, ids: dict[str, str]) -> list[AguiEvent]:
-    """Return the whole conversation; `ids` maps a user's text to the client's id of it."""
+def list_messages(
+    state: State, own: Mapping[str, ClientMessage], files_url: str
+) -> list[AguiEvent]:
+    """Return the whole conversation.
+
+    `own` maps a user's text to the message of the client; the files of other messages are
+    addresses below `files_url`.
+    """
     shown: list[AguiEvent] = []
     # Numbers are indexes in the whole history. The transcript begins after the condensed part,
     # for which a summary, if any, stands as one message.
@@ -269,12 +272,42 @@ def list_messages(state: State, ids: dict[str, str]) -> list[AguiEvent]:
         # Calls of earlier runs of the thread have the same numbers as calls of this run.
         is_earlier = number < len(state.run_started.history)
         own_id = message_id(state, number)
-        shown += _turn_messages(state, turn, own_id, ids, is_earlier=is_earlier)
+        if turn.role == "user":
+            shown.append(_user_message(turn, own_id, own, files_url))
+        else:
+            shown += _turn_messages(state, turn, own_id, is_earlier=is_earlier)
     return shown
 
 
+def _user_message(
+    turn: Turn, own_id: str, own: Mapping[str, ClientMessage], files_url: str
+) -> AguiEvent:
+    # The user's own text, without the context that was appended to it for the agent.
+    text = turn.text.partition(CONTEXT_SEPARATOR)[0]
+    if (message := own.get(text)) is not None:
+        return {"id": message.id, "role": "user", "content": message.content}
+    if not turn.files:
+        return {"id": own_id, "role": "user", "content": text}
+    parts: list[AguiEvent] = [{"type": "text", "text": text}]
+    for file in turn.files:
+        kind = file.media_type.partition("/")[0]
+        source = {"type": "url", "value": f"{files_url}/{file.hash}"}
+        parts.append(
+            {
+                "type": kind if kind in _MEDIA_PARTS else "document",
+                "source": source | {"mimeType": file.media_type},
+                "metadata": {"filename": file.name},
+            }
+        )
+    return {"id": own_id, "role": "user", "content": parts}
+
+
+_MEDIA_PARTS: Final = frozenset({"image", "audio", "video"})
+"""Types of parts that are named like the first half of a media type."""
+
+
 def _turn_messages(
-    state: State, turn: Turn, own_id: str, ids: dict[str, str], *, is_earlier: bool
+    state: State, turn: Turn, own_id: str, *, is_earlier: bool
 ) -> Iterator[AguiEvent]:
     if turn.role == "assistant":
         refs = {
@@ -303,10 +336,6 @@ def _turn_messages(
                 "toolCallId": refs[use.call],
                 "content": use.problem or _json_text(use.result),
             }
-    elif turn.role == "user":
-        # The user's own text, without the context that was appended to it for the agent.
-        text = turn.text.partition(CONTEXT_SEPARATOR)[0]
-        yield {"id": ids.get(text, own_id), "role": "user", "content": text}
     else:
         yield {"id": own_id, "role": "system", "content": turn.text}
 
