@@ -8,11 +8,21 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import count
+from typing import ClassVar, Final, Protocol
 
 import anyio
+import httpx
+import httpx2
 import msgspec
+from a2a.client import Client as A2aClient
+from a2a.client import ClientConfig, ClientFactory
+from a2a.client.errors import A2AClientError
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import A2AError
 from anyio.abc import TaskGroup
+from mcp import Client as McpClient
+from mcp.client.streamable_http import streamable_http_client
 from openai import APIError, AsyncOpenAI, DefaultAsyncHttpxClient
 from openai.types.responses import (
     Response,
@@ -22,6 +32,7 @@ from openai.types.responses import (
     ResponseInputParam,
 )
 
+from tests.scenarios.protocols.conftest import make_rpc_call
 from tests.scenarios.protocols.node_clients import (
     CURRENT_CLIENT,
     AiSdkClient,
@@ -41,6 +52,12 @@ class Reply:
     phase: str = ""
     error: str = ""
     tools: list[str] = field(default_factory=list)
+
+
+class CallRpc(Protocol):
+    """Calls a method of an A2A extension."""
+
+    async def __call__(self, method: str, **params: object) -> None: ...
 
 
 class ChatDriver(ABC):
@@ -73,6 +90,14 @@ class ChatDriver(ABC):
     @abstractmethod
     async def leave(self) -> None:
         """Drop the connection."""
+
+    async def pause(self) -> None:
+        """Pause the run with the client's own means."""
+        raise NotImplementedError
+
+    async def cancel(self) -> None:
+        """Cancel the run with the client's own means."""
+        raise NotImplementedError
 
     @abstractmethod
     async def wait_for_text(self, text: str) -> None:
@@ -109,6 +134,9 @@ class AiSdkDriver(ChatDriver):
 
     async def leave(self) -> None:
         await self._client.send(leave=None)
+
+    async def pause(self) -> None:
+        await self._client.send(stop="t")
 
     async def wait_for_text(self, text: str) -> None:
         await self._client.wait_for_text(text)
@@ -240,14 +268,15 @@ async def _open_agui(url: str, user: str) -> AsyncIterator[ChatDriver]:
         yield AguiDriver(client)
 
 
-# ── OpenAI ────────────────────────────────────────────────────────────────────────────────
+# ── clients in Python ────────────────────────────────────────────────────────────────────
 
 
-class OpenAiDriver(ChatDriver):
-    """The package `openai`; a task reads the stream of the newest reply."""
+class TaskDriver(ChatDriver):
+    """A client in Python; a task reads the newest reply."""
 
-    def __init__(self, client: AsyncOpenAI, tasks: TaskGroup) -> None:
-        self._client = client
+    error_types: ClassVar[tuple[type[Exception], ...]]
+
+    def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
         self._reading = anyio.CancelScope()
         self._changed = anyio.Event()
@@ -277,8 +306,8 @@ class OpenAiDriver(ChatDriver):
         with reading:
             try:
                 await self._stream(content, reply)
-            except APIError as error:
-                reply.error = str(error)
+            except self.error_types as error:
+                reply.error = str(error) or type(error).__name__
             self._is_over = True
             self._signal()
 
@@ -294,6 +323,19 @@ class OpenAiDriver(ChatDriver):
         with anyio.fail_after(TIMEOUT_S):
             while not condition():
                 await self._changed.wait()
+
+
+# ── OpenAI ────────────────────────────────────────────────────────────────────────────────
+
+
+class OpenAiDriver(TaskDriver):
+    """The package `openai`."""
+
+    error_types = (APIError,)
+
+    def __init__(self, client: AsyncOpenAI, tasks: TaskGroup) -> None:
+        super().__init__(tasks)
+        self._client = client
 
 
 TOOLS: Final = ("quick", "slow", "pay")
@@ -347,6 +389,14 @@ class ResponsesDriver(OpenAiDriver):
 
     async def follow(self) -> None:
         self._begin(None)
+
+    async def send(self, text: str) -> None:
+        await super().send(text)
+        await self._wait_until(lambda: self.previous is not None or self._is_over)
+
+    async def cancel(self) -> None:
+        assert self.previous is not None
+        await self._client.responses.cancel(self.previous)
 
     async def _stream(self, content: object, reply: Reply) -> None:
         sent: ResponseInputParam | str = content  # type: ignore[assignment]  # text or items
@@ -408,14 +458,214 @@ async def _open_responses(url: str, user: str) -> AsyncIterator[ChatDriver]:
         tasks.cancel_scope.cancel()
 
 
+# ── A2A ───────────────────────────────────────────────────────────────────────────────────
+
+
+_MESSAGE_NUMBERS: Final = count(1)
+
+
+class A2aDriver(TaskDriver):
+    """The package `a2a-sdk`. `task` is the id of the newest task, all that a client keeps."""
+
+    error_types = (A2AError, A2AClientError)
+    task = ""
+
+    def __init__(self, client: A2aClient, call: CallRpc, tasks: TaskGroup) -> None:
+        super().__init__(tasks)
+        self._client = client
+        self._call = call
+
+    async def send(self, text: str) -> None:
+        self._begin(pb.Part(text=text))
+        await self._wait_until(lambda: bool(self.task) or self._is_over)
+
+    async def decide(self, *, approved: bool) -> None:
+        self._begin(pb.Part(text="yes" if approved else "decline too much"))
+
+    async def load(self) -> None:
+        listed = await self._client.list_tasks(pb.ListTasksRequest(context_id="t"))
+        self.task = listed.tasks[0].id
+
+    async def follow(self) -> None:
+        self._begin(None)
+
+    async def pause(self) -> None:
+        await self._call("midrun/PauseTask", id=self.task)
+
+    async def cancel(self) -> None:
+        await self._client.cancel_task(pb.CancelTaskRequest(id=self.task))
+
+    async def _stream(self, content: object, reply: Reply) -> None:
+        if content is None:
+            events = self._client.subscribe(pb.SubscribeToTaskRequest(id=self.task))
+        else:
+            assert isinstance(content, pb.Part)
+            message = pb.Message(
+                role=pb.Role.ROLE_USER,
+                message_id=f"m-{next(_MESSAGE_NUMBERS)}",
+                context_id="t",
+                task_id=await self._find_open_task(),
+                parts=[content],
+            )
+            events = self._client.send_message(pb.SendMessageRequest(message=message))
+        async for event in events:
+            if event.WhichOneof("payload") == "task":
+                self.task = event.task.id
+            self._signal()
+        self._read_task(await self._client.get_task(pb.GetTaskRequest(id=self.task)), reply)
+
+    async def _find_open_task(self) -> str:
+        """Return the task that takes the message; "" for a new one."""
+        if not self.task:
+            return ""
+        task = await self._client.get_task(pb.GetTaskRequest(id=self.task))
+        ended = (pb.TaskState.TASK_STATE_COMPLETED, pb.TaskState.TASK_STATE_CANCELED)
+        return "" if task.status.state in ended and task.HasField("metadata") else self.task
+
+    @staticmethod
+    def _read_task(task: pb.Task, reply: Reply) -> None:
+        texts: list[str] = []
+        for message in task.history:
+            own = [part.text for part in message.parts]
+            texts = [] if message.role == pb.Role.ROLE_USER else [*texts, *own]
+        reply.phase = str(task.metadata["midrun.dev/state"])
+        status = "".join(part.text for part in task.status.message.parts)
+        if reply.phase == "failed":
+            reply.error = status
+        elif reply.phase != "completed":
+            texts.append(status)
+        reply.text = "\n".join(texts)
+
+
+@asynccontextmanager
+async def _open_a2a(url: str, user: str) -> AsyncIterator[ChatDriver]:
+    headers = {"Authorization": f"Bearer {make_token(user)}"}
+    async with (
+        httpx.AsyncClient(headers=headers, timeout=TIMEOUT_S) as http,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def call(method: str, **params: object) -> None:
+            reply = await http.post(f"{url}/a2a/actor", json=make_rpc_call(method, **params))
+            assert "result" in reply.json(), reply.text
+
+        config = ClientConfig(streaming=True, httpx_client=http)
+        client = await ClientFactory(config).create_from_url(f"{url}/a2a/actor")
+        yield A2aDriver(client, call, tasks)
+        tasks.cancel_scope.cancel()
+
+
+# ── MCP ───────────────────────────────────────────────────────────────────────────────────
+
+
+class ToolRefused(Exception):
+    """The result of a tool is an error."""
+
+
+class McpDriver(TaskDriver):
+    """The client of the package `mcp`, with the tools that a model would choose.
+
+    `run` is the id of the newest run, all that a client keeps.
+    """
+
+    error_types = (ToolRefused,)
+    run = ""
+
+    def __init__(self, client: McpClient, tasks: TaskGroup) -> None:
+        super().__init__(tasks)
+        self._client = client
+        self._read = 0  # the newest entry of the reply before
+
+    async def send(self, text: str) -> None:
+        status = await self._use("status") if self.run else {}
+        tools = msgspec.convert(status.get("tools", []), list[str])
+        if "midrun_resume" in tools:
+            self._begin({"resume": {"text": text}})
+        elif "midrun_redirect" in tools:
+            self._begin({"redirect": {"text": text}})
+        else:
+            started = await self._use("start", agent="actor", task=text, thread="t")
+            self.run, self._read = str(started["run"]), 0
+            self._begin({})
+
+    async def answer(self, text: str) -> None:
+        self._begin({"answer": {"value": text}})
+
+    async def decide(self, *, approved: bool) -> None:
+        self._begin({"approve": {}} if approved else {"decline": {"reason": "too much"}})
+
+    async def load(self) -> None:
+        assert (await self._use("status"))["run"] == self.run
+
+    async def follow(self) -> None:
+        self._begin({})
+
+    async def pause(self) -> None:
+        await self._use("pause")
+
+    async def cancel(self) -> None:
+        await self._use("cancel")
+
+    async def _use(self, tool: str, **arguments: object) -> JsonObject:
+        own = {"run": self.run} if tool != "start" else {}
+        result = await self._client.call_tool(f"midrun_{tool}", {**own, **arguments})
+        if result.is_error:
+            raise ToolRefused(str(result.content))
+        assert result.structured_content is not None
+        return result.structured_content
+
+    async def _stream(self, content: object, reply: Reply) -> None:
+        assert isinstance(content, dict)
+        for tool, arguments in content.items():
+            await self._use(tool, **arguments)
+        status = await self._use("wait", wait_s=TIMEOUT_S)
+        entries: list[JsonObject] = []
+        newest = self._read + 1
+        while self._read < newest:
+            page = await self._use("history", after=self._read)
+            entries += msgspec.convert(page["entries"], list[JsonObject])
+            newest = msgspec.convert(page["newest"], int)
+            self._read = msgspec.convert(entries[-1]["seq"], int)
+        asks = msgspec.convert(status.get("asks", []), list[JsonObject])
+        texts = [str(entry["reply"]) for entry in entries if "reply" in entry]
+        reply.text = "\n".join([*texts, *(str(ask.get("question", "")) for ask in asks)])
+        reply.phase, reply.error = str(status["phase"]), str(status.get("error", ""))
+        sentences = " ".join(str(entry["text"]) for entry in entries)
+        reply.tools = [name for name in TOOLS if name in sentences]
+
+
+@asynccontextmanager
+async def _open_mcp(url: str, user: str) -> AsyncIterator[ChatDriver]:
+    headers = {"Authorization": f"Bearer {make_token(user)}"}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=TIMEOUT_S) as http,
+        McpClient(streamable_http_client(f"{url}/mcp", http_client=http)) as client,
+        anyio.create_task_group() as tasks,
+    ):
+        yield McpDriver(client, tasks)
+        tasks.cancel_scope.cancel()
+
+
+# ── all protocols ─────────────────────────────────────────────────────────────────────────
+
+AI_SDK: Final = "ai-sdk"
+AG_UI: Final = "ag-ui"
 COMPLETIONS: Final = "chat-completions"
+RESPONSES: Final = "responses"
+A2A: Final = "a2a"
+MCP: Final = "mcp"
 
 OPENERS: Final = {
-    "ai-sdk": _open_ai_sdk,
-    "ag-ui": _open_agui,
+    AI_SDK: _open_ai_sdk,
+    AG_UI: _open_agui,
     COMPLETIONS: _open_completions,
-    "responses": _open_responses,
+    RESPONSES: _open_responses,
+    A2A: _open_a2a,
+    MCP: _open_mcp,
 }
+
+STATES_ONLY: Final = frozenset({A2A, MCP})
+"""Protocols that tell the states of a run, and its text only when it rests."""
 
 
 @asynccontextmanager
@@ -425,5 +675,9 @@ async def open_chat(
     """Open a client of a protocol in the thread t; `like` is another client of the thread."""
     async with OPENERS[kind](url, user) as driver:
         if isinstance(driver, ResponsesDriver) and isinstance(like, ResponsesDriver):
-            driver.previous = like.previous  # the id of a response is all that a client keeps
+            driver.previous = like.previous
+        if isinstance(driver, A2aDriver) and isinstance(like, A2aDriver):
+            driver.task = like.task
+        if isinstance(driver, McpDriver) and isinstance(like, McpDriver):
+            driver.run = like.run
         yield driver
