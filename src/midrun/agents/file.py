@@ -25,6 +25,7 @@ UNKNOWN_MEDIA_TYPE: Final = "application/octet-stream"
 _MEDIA_TYPE: Final = re.compile(
     r"[a-z0-9!#$&^_.+-]{1,60}/[a-z0-9!#$&^_.+-]{1,80}(; ?[\x21-\x7e]{1,60})?"
 )
+_MEDIA_PREFIXES: Final = ("image/", "audio/", "video/", "application/pdf")
 _TEXT_TYPES: Final = frozenset(
     {"application/json", "application/xml", "application/x-ndjson", "image/svg+xml"}
 )
@@ -119,6 +120,11 @@ def is_text_type(media_type: str) -> bool:
     """Tell whether files of this media type are text."""
     plain = media_type.partition(";")[0]
     return plain.startswith("text/") or plain in _TEXT_TYPES or plain.endswith("+json")
+
+
+def is_media_type(media_type: str) -> bool:
+    """Tell whether some model can read binary files of this media type."""
+    return media_type.startswith(_MEDIA_PREFIXES)
 
 
 def split_files(value: object) -> tuple[object, tuple[File, ...]]:

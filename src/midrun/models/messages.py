@@ -41,7 +41,7 @@ from pydantic_ai.native_tools import NATIVE_TOOL_TYPES, AbstractNativeTool
 from pydantic_ai.tools import ToolDefinition
 from pydantic_core import PydanticSerializationError
 
-from midrun.agents.file import is_text_type
+from midrun.agents.file import is_media_type, is_text_type
 from midrun.codec.strict_json import normalize_json, parse_json
 from midrun.core.transcript import CallResult, Turn
 from midrun.core.values import FileRef, Json, Reply, RequestedCall
@@ -61,9 +61,6 @@ OMITTED_FIELDS: Final = {"usage", "timestamp"}
 """Fields of a response that are not stored with it, because the journal has its own."""
 
 ProposedCall: TypeAlias = ToolCallPart[object]
-
-MEDIA_PREFIXES: Final = ("image/", "audio/", "video/", "application/pdf")
-"""Beginnings of media types that some model can read. Other binary files are only named."""
 
 RESPONSE_ADAPTER: Final = TypeAdapter(ModelResponse)
 
@@ -184,7 +181,7 @@ class MessageBuilder:
             elif is_text_type(file.media_type):
                 text = data.decode(errors="replace")
                 contents.append(f"{format_file_name(file)}\n{text}")
-            elif file.media_type.startswith(MEDIA_PREFIXES):
+            elif is_media_type(file.media_type):
                 media_type = file.media_type.partition(";")[0]
                 contents += [format_file_name(file), BinaryContent(data, media_type=media_type)]
             else:

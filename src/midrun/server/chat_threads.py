@@ -112,14 +112,26 @@ async def send_message(
         if (earlier := state.requests.get(message.request_id or "")) is not None:
             return SentMessage(run=run, begins_at=earlier.seq)
         if state.phase not in TERMINAL_PHASES:
-            return await _send_to_open_run(context, run, state, message, by_words=by_words)
+            receipt = await send_to_open_run(context, run, state, message, by_words=by_words)
+            return SentMessage(run=run, begins_at=receipt.seq)
     run = await start_run(context, message)
     return SentMessage(run=run, begins_at=FIRST_SEQ)
 
 
-async def _send_to_open_run(
-    context: RequestContext, run: Run, state: State, message: ChatMessage, *, by_words: bool
-) -> SentMessage:
+async def send_to_open_run(
+    context: RequestContext,
+    run: Run,
+    state: State,
+    message: ChatMessage,
+    *,
+    by_words: bool = False,
+) -> Receipt:
+    """Send a message to an open run as the control that fits its phase.
+
+    Raises:
+        HttpProblem: 409, the run takes no message now, or the message has no text.
+        ControlRefused: the run was faster.
+    """
     asking = ControlOptions(actor=context.actor, request_id=message.request_id)
     receipt = None
     if by_words and state.phase is Phase.WAITING:
@@ -128,9 +140,11 @@ async def _send_to_open_run(
         receipt = await send_text(context, run, state, message.text, asking, message.files)
     if receipt is None:
         advice = "Wait for its end." if message.text else "Send a message."
+        if state.phase in TERMINAL_PHASES:
+            advice = "Start a new one."
         problem = f"Cannot take the message: run {run.id} is {state.phase}. {advice}"
         raise HttpProblem("wrong_phase", 409, problem)
-    return SentMessage(run=run, begins_at=receipt.seq)
+    return receipt
 
 
 async def start_run(context: RequestContext, message: ChatMessage) -> Run:

@@ -368,8 +368,8 @@ ENDPOINTS: Final = (
     _protocol_endpoint(f"{OPENAI_PATH}/responses", responses.create_response),
     _get_endpoint(_RESPONSE_PATH, responses.show_response, None),
     _protocol_endpoint(f"{_RESPONSE_PATH}/cancel", responses.cancel_response),
-    _protocol_endpoint("/a2a/{agent}", a2a.handle_rpc),
+    _protocol_endpoint("/a2a/{agent}", a2a.handle_rpc, takes_files=True),
     _get_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest, None),
     replace(_protocol_endpoint("/mcp", handle_mcp), role="viewer"),  # tools check the role
-    _protocol_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest),
+    _protocol_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest, takes_files=True),
 )

@@ -331,7 +331,7 @@ class TaskDriver(ChatDriver):
 class OpenAiDriver(TaskDriver):
     """The package `openai`."""
 
-    error_types = (APIError,)
+    error_types: ClassVar[tuple[type[Exception], ...]] = (APIError,)
 
     def __init__(self, client: AsyncOpenAI, tasks: TaskGroup) -> None:
         super().__init__(tasks)
@@ -467,7 +467,7 @@ _MESSAGE_NUMBERS: Final = count(1)
 class A2aDriver(TaskDriver):
     """The package `a2a-sdk`. `task` is the id of the newest task, all that a client keeps."""
 
-    error_types = (A2AError, A2AClientError)
+    error_types: ClassVar[tuple[type[Exception], ...]] = (A2AError, A2AClientError)
     task = ""
 
     def __init__(self, client: A2aClient, call: CallRpc, tasks: TaskGroup) -> None:
@@ -568,7 +568,7 @@ class McpDriver(TaskDriver):
     `run` is the id of the newest run, all that a client keeps.
     """
 
-    error_types = (ToolRefused,)
+    error_types: ClassVar[tuple[type[Exception], ...]] = (ToolRefused,)
     run = ""
 
     def __init__(self, client: McpClient, tasks: TaskGroup) -> None:
@@ -611,8 +611,7 @@ class McpDriver(TaskDriver):
         result = await self._client.call_tool(f"midrun_{tool}", {**own, **arguments})
         if result.is_error:
             raise ToolRefused(str(result.content))
-        assert result.structured_content is not None
-        return result.structured_content
+        return msgspec.convert(result.structured_content, JsonObject)
 
     async def _stream(self, content: object, reply: Reply) -> None:
         assert isinstance(content, dict)

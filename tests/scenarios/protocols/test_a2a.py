@@ -16,11 +16,14 @@ from a2a.utils.errors import (
     InvalidParamsError,
     TaskNotCancelableError,
     TaskNotFoundError,
+    UnsupportedOperationError,
 )
+from msgspec import Struct
 
-from midrun import Agent, Midrun, ask_human, tool
+from midrun import Agent, Call, Midrun, ask_human, tool
 from midrun.core.entries import RunStarted
 from midrun.core.ids import RunId
+from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
 from midrun.errors import StoreBusy
 from midrun.models import ScriptedModel, Use
@@ -38,6 +41,13 @@ from tests.unit.server.conftest import TIMEOUT_S, make_token
 from tests.unit.server.http_calls import expect_status
 
 pytestmark = pytest.mark.once
+
+
+class Place(Struct):
+    """An output type."""
+
+    city: str
+
 
 BINDINGS = pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON"])
 
@@ -158,16 +168,87 @@ async def test_a_cancel_ends_the_task_and_a_second_cancel_is_refused(
     assert seen[-1] == ("status_update", "canceled")
 
 
-async def test_a_file_part_is_refused_and_no_run_is_started(
-    serve_agent: ServeAgent, stage: ControllableTools
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        (pb.Part(url="https://example.com/a.pdf"), "behind an address"),
+        (pb.Part(raw=b"PK", media_type="application/zip"), "application/zip"),
+    ],
+)
+async def test_a_file_that_no_model_reads_is_refused_and_no_run_is_started(
+    serve_agent: ServeAgent, stage: ControllableTools, part: pb.Part, reason: str
 ) -> None:
     async with serve_agent(stage.agent("Done.")) as server, open_a2a_client(server) as client:
         request = make_message("Read this.")
-        request.message.parts.append(pb.Part(url="https://example.com/a.pdf"))
-        with pytest.raises(ContentTypeNotSupportedError, match="Send text or data parts"):
+        request.message.parts.append(part)
+        with pytest.raises(ContentTypeNotSupportedError, match=reason):
             async for _ in client.send_message(request):
                 pass
         assert not (await server.mid.runs()).items
+
+
+async def test_files_reach_the_agent_and_artifacts_the_client(
+    serve_agent: ServeAgent,
+) -> None:
+    """An artifact is the address of its file, which the client gets with its token."""
+    seen: list[str] = []
+
+    @tool
+    async def draw(call: Call) -> str:
+        """Draw a plan."""
+        await call.show("plan.md", "text/markdown", "# Plan")
+        return "drawn"
+
+    def look(messages: Transcript) -> Use:
+        seen.extend(file.name for file in messages[-1].files)
+        return Use("draw")
+
+    agent = Agent("actor", model=ScriptedModel([look, "Done."]), tools=[draw])
+    async with serve_agent(agent) as server, open_a2a_client(server) as client:
+        request = make_message("Plan it.")
+        image = pb.Part(raw=b"PNG", media_type="image/png", filename="site.png")
+        request.message.parts.append(image)
+        events = [event async for event in client.send_message(request)]
+        kinds = [summarize_event(event) for event in events]
+        assert ("artifact_update", "shown:plan.md") in kinds
+        run = await server.get_only_run()
+        task = await client.get_task(pb.GetTaskRequest(id=run.id))
+        assert [artifact.name for artifact in task.artifacts] == ["plan.md", "output"]
+        async with open_http_client(server) as http:
+            reply = expect_status(await http.get(task.artifacts[0].parts[0].url), 200)
+        assert reply.text == "# Plan"
+    assert seen == ["site.png"]
+
+
+async def test_the_output_of_an_agent_with_an_output_type_is_data(
+    serve_agent: ServeAgent,
+) -> None:
+    model = ScriptedModel([Use("output", city="Graz")])
+    agent = Agent("actor", model=model, output=Place)
+    async with serve_agent(agent) as server, open_a2a_client(server) as client:
+        async for _ in client.send_message(make_message("Where?")):
+            pass
+        run = await server.get_only_run()
+        (artifact,) = (await client.get_task(pb.GetTaskRequest(id=run.id))).artifacts
+        (data,) = [part.data for part in artifact.parts if part.HasField("data")]
+        assert data.struct_value["city"] == "Graz"
+
+
+async def test_a_repeated_message_is_one_task_and_a_reused_id_another(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    """A client repeats a message whose reply was lost."""
+    async with (
+        serve_agent(stage.agent("One.", "Two.")) as server,
+        open_a2a_client(server) as client,
+    ):
+        tasks = []
+        for text in ("Go.", "Go.", "Go on."):
+            request = make_message(text)
+            request.message.message_id = "m-1"
+            events = [event async for event in client.send_message(request)]
+            tasks.append(events[0].task.id)
+        assert tasks[0] == tasks[1] != tasks[2]
 
 
 async def test_a_paused_task_is_input_required_and_a_message_resumes_it(
@@ -224,6 +305,30 @@ async def test_a_message_answers_a_question_and_gives_an_approval(
         ]
         assert seen[-1] == ("status_update", "completed")
         assert paid == [5]
+
+
+@BINDINGS
+async def test_a_subscription_goes_on_while_the_task_needs_input(
+    serve_agent: ServeAgent, binding: str
+) -> None:
+    """It ends with the task."""
+    model = ScriptedModel([Use("ask_human", question="Which?"), "Thanks."])
+    agent = Agent("actor", model=model, tools=[ask_human])
+    async with (
+        serve_agent(agent) as server,
+        open_a2a_client(server, binding) as client,
+    ):
+        seen = [summarize_event(e) async for e in client.send_message(make_message("Go."))]
+        assert seen[-1] == ("status_update", "input_required")
+        run = await server.get_only_run()
+        subscribed = aiter(client.subscribe(pb.SubscribeToTaskRequest(id=run.id)))
+        assert summarize_event(await anext(subscribed)) == ("task", "input_required")
+        async for _ in client.send_message(make_message("This one.", run.id)):
+            pass
+        rest = [summarize_event(event) async for event in subscribed]
+        assert rest[-1] == ("status_update", "completed")
+        with pytest.raises(UnsupportedOperationError):
+            await anext(aiter(client.subscribe(pb.SubscribeToTaskRequest(id=run.id))))
 
 
 async def test_the_task_of_another_user_is_not_found(
@@ -334,6 +439,17 @@ async def test_the_agent_card_is_public_and_requires_a_token_for_calls(
         assert (await http.get(missing)).status_code == 404
 
 
+async def test_a_card_is_cached_until_it_changes(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    async with serve_agent(stage.agent("So.")) as server, open_http_client(server) as http:
+        path = "/a2a/actor/.well-known/agent-card.json"
+        reply = expect_status(await http.get(path), 200)
+        assert "max-age=" in reply.headers["cache-control"]
+        again = await http.get(path, headers={"If-None-Match": reply.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
 async def test_json_rpc_errors_have_their_standard_codes(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:
@@ -423,9 +539,11 @@ async def test_a_client_of_a2a_0_3_is_answered_in_its_version(
     ):
         parts = [{"kind": "text", "text": "Go."}]
         message = {"role": "user", "messageId": "1", "kind": "message", "parts": parts}
-        call = make_rpc_call("message/send", message=message)
+        shortened = {"blocking": True, "historyLength": 1}
+        call = make_rpc_call("message/send", message=message, configuration=shortened)
         task = expect_status(await client.post("/a2a/actor", json=call), 200).json()["result"]
         assert (task["kind"], task["status"]["state"]) == ("task", "completed")
+        assert len(task["history"]) == 1
         assert task["artifacts"][0]["parts"][0]["text"] == "It is a."
 
 

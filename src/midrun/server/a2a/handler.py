@@ -7,8 +7,9 @@ meaning of a message follows from the phase of the run: resume, answer, decide o
 
 import math
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
-from functools import lru_cache, partial
+from contextlib import aclosing, suppress
+from functools import lru_cache
+from hashlib import sha256
 from http import HTTPStatus
 from typing import Final
 
@@ -36,7 +37,8 @@ from starlette.requests import Request
 from starlette.routing import Router
 
 from midrun.agents.agent import Agent
-from midrun.core.entries import Record
+from midrun.agents.file import File, is_media_type, is_text_type
+from midrun.core.entries import ArtifactShown, Record
 from midrun.core.evolve import fold
 from midrun.core.ids import RunId
 from midrun.core.state import State
@@ -49,16 +51,25 @@ from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
 from midrun.server.a2a.tasks import (
     TASK_STATES,
-    artifacts_of,
     context_id_of,
+    final_artifacts,
+    make_base_url,
     make_card,
+    make_shown_artifact,
+    metadata_of,
     new_context_id,
     rejected_task,
     to_status,
     to_task,
 )
 from midrun.server.audit_log import escape_loggers
-from midrun.server.chat_threads import decide_approval, decide_by_words
+from midrun.server.chat_threads import (
+    ONLY_FILES_TEXT,
+    ChatMessage,
+    decide_approval,
+    send_to_open_run,
+    start_run,
+)
 from midrun.server.problem_details import HttpProblem, to_problem
 from midrun.server.request_context import RequestContext
 from midrun.server.run_views import UNREADABLE_ERRORS
@@ -73,6 +84,12 @@ COUNTED_TASKS_MAX: Final = 10_000
 COUNT_PAGE_ROWS: Final = 1_000
 """The number of rows per read while tasks are counted."""
 
+
+CONTENT_DIGEST_CHARS: Final = 32
+"""The length of the digest of a message in its request id."""
+
+ENDED_PHASES: Final = TERMINAL_PHASES | {Phase.FAILED}
+"""Phases that A2A calls terminal. A message still resumes a failed run."""
 
 SendResult = pb.Task | pb.Message
 
@@ -109,7 +126,8 @@ class TaskHandler(RequestHandler):
                     tasks.start_soon(_cancel_when_stopping, request_context, waiting)
                     await run.until(*RESTING_PHASES)
                     tasks.cancel_scope.cancel()
-        return to_task(await request_context.server.views.read_state(run.id))
+        length = _history_length(params.configuration)
+        return await _read_task(request_context, run.id, history=length)
 
     async def on_message_send_stream(
         self, params: pb.SendMessageRequest, context: ServerCallContext
@@ -133,65 +151,66 @@ class TaskHandler(RequestHandler):
         if max(len(message.message_id), len(message.context_id)) > ID_MAX_CHARS:
             problem = f"messageId and contextId must have at most {ID_MAX_CHARS} characters"
             raise InvalidParamsError(problem)
-        if any(part.HasField("raw") or part.HasField("url") for part in message.parts):
-            problem = "Cannot take a file: agents accept only text. Send text or data parts"
-            raise ContentTypeNotSupportedError(problem)
-        # The message id is the request id: a client that repeats a message after a lost reply
-        # gets the same task, and a control is not applied twice.
-        text = "\n".join(part.text for part in message.parts if part.text)
-        asking = ControlOptions(
-            actor=request_context.actor,
-            request_id=request_context.make_request_id(f"a2a:{message.message_id}"),
-        )
-        if message.task_id:
-            run = await self._find_run(request_context, message.task_id)
-            state = await request_context.server.views.read_state(run.id)
-            if message.context_id not in {"", context_id_of(state)}:
-                problem = (
-                    f"Cannot use contextId {message.context_id}: task {run.id} belongs to "
-                    "another context"
-                )
-                raise InvalidParamsError(problem)
-            try:
-                await _send_control(
-                    request_context, run, state, text, _find_data(message), asking
-                )
-            except ControlRefused as refused:
-                raise UnsupportedOperationError(str(refused)) from None
-            except HttpProblem as refused:
-                raise UnsupportedOperationError(refused.detail) from None
-            return run, state
-        run = await self._start_task(request_context, message.context_id, text, asking)
-        return run, State(run=run.id)
+        sent = self._read_message(request_context, message)
+        if not message.task_id:
+            run = await self._start_task(request_context, sent)
+            return run, State(run=run.id)
+        run = await self._find_run(request_context, message.task_id)
+        state = await request_context.server.views.read_state(run.id)
+        if message.context_id not in {"", context_id_of(state)}:
+            problem = (
+                f"Cannot use contextId {message.context_id}: task {run.id} belongs to another "
+                "context"
+            )
+            raise InvalidParamsError(problem)
+        try:
+            if not await _decide_by_data(request_context, run, state, sent, message):
+                await send_to_open_run(request_context, run, state, sent, by_words=True)
+        except ControlRefused as refused:
+            raise UnsupportedOperationError(str(refused)) from None
+        except HttpProblem as refused:
+            raise UnsupportedOperationError(refused.detail) from None
+        return run, state
 
-    async def _start_task(
-        self, request_context: RequestContext, context: str, text: str, asking: ControlOptions
-    ) -> Run:
+    def _read_message(
+        self, request_context: RequestContext, message: pb.Message
+    ) -> ChatMessage:
+        """Return the text and the files of a message.
+
+        The request id has the message id and a digest of the content. A client that repeats a
+        message after a lost reply gets the same task, and a control is not applied twice. A
+        client that uses an id for another message, as the compatibility kit of A2A does, is
+        not refused.
+        """
+        text = "\n".join(part.text for part in message.parts if part.text)
+        files = tuple(_read_files(message))
+        content = message.SerializeToString(deterministic=True)
+        digest = sha256(content).hexdigest()[:CONTENT_DIGEST_CHARS]
+        return ChatMessage(
+            agent=self._agent,
+            thread=message.context_id,
+            text=text or (ONLY_FILES_TEXT if files else ""),
+            files=files,
+            request_id=request_context.make_request_id(f"a2a:{message.message_id}:{digest}"),
+        )
+
+    async def _start_task(self, request_context: RequestContext, sent: ChatMessage) -> Run:
         """Start a task, in a new context unless the message names one.
 
         By the specification, a malformed request is an error, and `REJECTED` is the status of a
         task that this agent will never do. So a bad argument raises `InvalidParamsError`, and a
         `Misconfigured` of the start itself becomes a rejected task.
         """
-        request = asking.get("request_id") or ""
+        request = sent.request_id or ""
         # Two blocks, because both raise `Misconfigured`: here it means a malformed request, in
         # the start itself a task that this agent cannot do.
         try:
-            thread = validation.check_name("context", context) or new_context_id(request)
-            start = partial(
-                request_context.server.mid.start,
-                self._agent,
-                validation.check_task(text),
-                thread=thread,
-                request_id=request,
-                actor=request_context.actor,
-                own_thread=bool(request_context.owner_filter),
-            )
+            thread = validation.check_name("context", sent.thread) or new_context_id(request)
+            task = replace(sent, thread=thread, text=validation.check_task(sent.text))
         except Misconfigured as error:
             raise InvalidParamsError(str(error)) from None
         try:
-            await request_context.check_quota(request)
-            return await start()
+            return await start_run(request_context, task)
         except Misconfigured as error:
             raise _TaskRejected(rejected_task(request, thread, str(error))) from None
         except (MidrunError, HttpProblem) as error:
@@ -210,8 +229,7 @@ class TaskHandler(RequestHandler):
         """Return a task."""
         request_context = _get_request_context(context)
         run = await self._find_run(request_context, params.id)
-        length = params.history_length if params.HasField("history_length") else None
-        return to_task(await request_context.server.views.read_state(run.id), history=length)
+        return await _read_task(request_context, run.id, history=_history_length(params))
 
     async def on_list_tasks(
         self, params: pb.ListTasksRequest, context: ServerCallContext
@@ -234,13 +252,11 @@ class TaskHandler(RequestHandler):
             page = await request_context.list_runs(query)
         except (CursorRefused, Misconfigured) as error:
             raise InvalidParamsError(str(error)) from None
-        tasks = []
+        tasks, with_artifacts = [], params.include_artifacts
         for row in page.items:
-            try:
-                state = await request_context.server.views.read_state(row.run)
-            except UNREADABLE_ERRORS:
-                continue  # one damaged journal must not hide the other tasks
-            tasks.append(to_task(state, history=0, artifacts=params.include_artifacts))
+            with suppress(*UNREADABLE_ERRORS):  # a damaged journal must not hide other tasks
+                task = _read_task(request_context, row.run, history=0, artifacts=with_artifacts)
+                tasks.append(await task)
         return pb.ListTasksResponse(
             tasks=tasks,
             next_page_token=page.cursor,
@@ -264,19 +280,19 @@ class TaskHandler(RequestHandler):
             raise TaskNotCancelableError(str(refused)) from None
         with anyio.move_on_after(CANCEL_WAIT_S):
             await run.until("terminal")
-        return to_task(await request_context.server.views.read_state(run.id))
+        return await _read_task(request_context, run.id)
 
     async def on_subscribe_to_task(
         self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        """Follow a task until it rests."""
+        """Follow a task until it has ended or failed, also while it needs input."""
         request_context = _get_request_context(context)
         run = await self._find_run(request_context, params.id)
         state = await request_context.server.views.read_state(run.id)
-        if state.phase in TERMINAL_PHASES:
-            problem = f"Cannot subscribe to task {run.id}: it has ended"
+        if state.phase in ENDED_PHASES:
+            problem = f"Cannot subscribe to task {run.id}: it is {state.phase}"
             raise UnsupportedOperationError(problem)
-        async for event in _follow(request_context, run, state):
+        async for event in _follow(request_context, run, state, ENDED_PHASES):
             yield event
 
     async def pause(self, task: str, request_context: RequestContext) -> pb.Task:
@@ -286,7 +302,7 @@ class TaskHandler(RequestHandler):
             await run.pause(actor=request_context.actor)
         except ControlRefused as refused:
             raise UnsupportedOperationError(str(refused)) from None
-        return to_task(await request_context.server.views.read_state(run.id))
+        return await _read_task(request_context, run.id)
 
     async def _find_run(self, request_context: RequestContext, task: str) -> Run:
         # A run of another agent or of another user is not found, like one that does not exist.
@@ -341,6 +357,22 @@ class TaskHandler(RequestHandler):
         return make_card(request_context.request, agent, is_extended=True)
 
 
+def _history_length(params: pb.GetTaskRequest | pb.SendMessageConfiguration) -> int | None:
+    return params.history_length if params.HasField("history_length") else None
+
+
+async def _read_task(
+    request_context: RequestContext,
+    run: RunId,
+    *,
+    history: int | None = None,
+    artifacts: bool = True,
+) -> pb.Task:
+    state = await request_context.server.views.read_state(run)
+    base = make_base_url(request_context.request)
+    return to_task(state, base, history=history, artifacts=artifacts)
+
+
 async def _count_tasks(request_context: RequestContext, query: RunQuery) -> int:
     """Return the number of tasks over all pages of a list, at most `COUNTED_TASKS_MAX`."""
     found, rest = 0, replace(query, limit=COUNT_PAGE_ROWS, cursor="")
@@ -367,17 +399,21 @@ async def _cancel_when_stopping(
 
 
 async def _follow(
-    request_context: RequestContext, run: Run, state: State
+    request_context: RequestContext,
+    run: Run,
+    state: State,
+    last_phases: frozenset[Phase] = RESTING_PHASES,
 ) -> AsyncGenerator[Event, None]:
-    """Yield the task, then each change of its status, until it rests.
+    """Yield the task, then its artifacts and changes of its status, until `last_phases`.
 
     The feed is read from `state` on and not from `now`: `state` is the state before the
     message, and the fold needs every entry since then. Changes that the first task shows are
     skipped.
     """
     now = await request_context.server.views.read_state(run.id)
-    yield to_task(now)
-    if now.seq == state.seq and now.phase in RESTING_PHASES:
+    base = make_base_url(request_context.request)
+    yield to_task(now, base)
+    if now.seq == state.seq and now.phase in last_phases:
         return
     async with aclosing(run.feed(state.seq)) as feed:
         async for item in feed:
@@ -387,60 +423,78 @@ async def _follow(
                 continue
             record = Record(seq=item.seq, at=item.at, entry=item.entry, epoch=item.epoch)
             before, state = state.phase, fold(run.id, [record], state)
-            rests = state.phase in RESTING_PHASES
-            if state.seq < now.seq or not (rests or state.phase is not before):
-                continue  # contained in the first task, or no change of the status
-            for event in _change_events(state):
-                yield event
-            if rests:
+            if state.seq < now.seq:
+                continue  # contained in the first task
+            if isinstance(item.entry, ArtifactShown) and state.seq > now.seq:
+                yield _artifact_event(
+                    state, make_shown_artifact(run.id, state.artifacts[-1], base)
+                )
+            is_last = state.phase in last_phases
+            if is_last or state.phase is not before:
+                for event in _change_events(state):
+                    yield event
+            if is_last:
                 return
 
 
 def _change_events(state: State) -> Iterator[Event]:
-    run, context = state.run, context_id_of(state)
-    for artifact in artifacts_of(state):
-        yield pb.TaskArtifactUpdateEvent(
-            task_id=run, context_id=context, artifact=artifact, last_chunk=True
-        )
-    status = to_status(state)
-    yield pb.TaskStatusUpdateEvent(task_id=run, context_id=context, status=status)
+    for artifact in final_artifacts(state):
+        yield _artifact_event(state, artifact)
+    yield pb.TaskStatusUpdateEvent(
+        task_id=state.run,
+        context_id=context_id_of(state),
+        status=to_status(state),
+        metadata=metadata_of(state),
+    )
 
 
-async def _send_control(
+def _artifact_event(state: State, artifact: pb.Artifact) -> Event:
+    return pb.TaskArtifactUpdateEvent(
+        task_id=state.run,
+        context_id=context_id_of(state),
+        artifact=artifact,
+        last_chunk=True,
+    )
+
+
+async def _decide_by_data(
     request_context: RequestContext,
     run: Run,
     state: State,
-    text: str,
-    data: dict[str, Json],
-    asking: ControlOptions,
-) -> None:
-    """Send the control that a message to a task stands for."""
-    match state.phase:
-        case Phase.PAUSED | Phase.FAILED:
-            await run.resume(text or None, **asking)
-        case Phase.WAITING if await _decide_ask(run, state, text, data, asking):
-            return
-        case _:
-            await request_context.redirect(run, text, asking)
-
-
-async def _decide_ask(
-    run: Run, state: State, text: str, data: dict[str, Json], asking: ControlOptions
+    sent: ChatMessage,
+    message: pb.Message,
 ) -> bool:
-    """Decide an ask, if the message does; return whether it did.
+    """Decide the one open approval by data (`{"approved": true}`); return whether it did."""
+    approved = (data := _find_data(message)).get("approved")
+    if not isinstance(approved, bool) or len(state.open_asks) != 1:
+        return False
+    ask = state.asks[state.open_asks[0] - 1]
+    if state.phase is not Phase.WAITING or ask.effective_kind != "approval":
+        return False
+    details: dict[str, Json] = {"editedArgs": data.get("args"), "reason": sent.text}
+    asking = ControlOptions(actor=request_context.actor, request_id=sent.request_id)
+    await decide_approval(run, ask, asking, approved=approved, details=details)
+    return True
 
-    The data decide the one open approval (`{"approved": true}`), else the words of the text do.
+
+def _read_files(message: pb.Message) -> Iterator[File]:
+    """Yield the files of a message.
+
+    Raises:
+        ContentTypeNotSupportedError: A part is an address, or of a type that no model reads.
     """
-    approved = data.get("approved")
-    if data and len(state.open_asks) == 1:
-        ask = state.asks[state.open_asks[0] - 1]
-        if ask.effective_kind == "approval":
-            if not isinstance(approved, bool):
-                return False
-            details: dict[str, Json] = {"editedArgs": data.get("args"), "reason": text}
-            await decide_approval(run, ask, asking, approved=approved, details=details)
-            return True
-    return await decide_by_words(run, state, text, asking) is not None
+    for number, part in enumerate(message.parts, 1):
+        if part.HasField("url"):
+            problem = "Cannot take a file behind an address. Send its bytes as a raw part"
+            raise ContentTypeNotSupportedError(problem)
+        if part.HasField("raw"):
+            if not is_text_type(part.media_type) and not is_media_type(part.media_type):
+                problem = f"Cannot take a file of type {part.media_type or 'unknown'}"
+                raise ContentTypeNotSupportedError(f"{problem}. Send text, media or PDF")
+            try:
+                yield File(part.filename or f"file-{number}", part.media_type, part.raw)
+            except Misconfigured as error:
+                raise InvalidParamsError(str(error)) from None
 
 
 def _find_data(message: pb.Message) -> dict[str, Json]:

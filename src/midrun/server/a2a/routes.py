@@ -6,6 +6,7 @@ The body is read and checked here, then given to the SDK's routes as a new ASGI 
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from hashlib import sha256
 from importlib.util import find_spec
 from typing import Final
 
@@ -21,8 +22,15 @@ from midrun.server.a2a import A2A_PATH_PREFIX, PAUSE_METHOD
 from midrun.server.problem_details import HttpProblem
 from midrun.server.request_checks import path_below_mount
 from midrun.server.request_context import RequestContext, json_response
+from midrun.server.schemas import encode_wire
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
+CARD_MAX_AGE_S: Final = 300
+"""Seconds for which a client may keep a card: an agent changes only with its server."""
+
+CARD_TAG_CHARS: Final = 32
+"""The length of the ETag of a card."""
+
 PARSE_ERROR: Final = -32700
 """The JSON-RPC error code for a request that is not JSON."""
 
@@ -83,7 +91,12 @@ def find_card(request: Request, agents: Mapping[str, Agent]) -> Response | None:
     _check_installed()
     from midrun.server.a2a.tasks import card_to_json  # noqa: PLC0415 - imports the optional SDK
 
-    return json_response(card_to_json(request, agent))
+    body = encode_wire(card_to_json(request, agent))
+    etag = f'"{sha256(body).hexdigest()[:CARD_TAG_CHARS]}"'
+    headers = {"Cache-Control": f"public, max-age={CARD_MAX_AGE_S}", "ETag": etag}
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers, media_type="application/json")
 
 
 def _check_installed() -> None:

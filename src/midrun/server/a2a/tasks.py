@@ -24,12 +24,15 @@ from a2a.types.a2a_pb2 import (
     TaskState,
     TaskStatus,
 )
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.requests import Request
 
 from midrun.agents.agent import Agent
 from midrun.agents.outcome import make_ask_views
+from midrun.core.ids import RunId
+from midrun.core.state import Artifact as ShownArtifact
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
@@ -44,6 +47,28 @@ from midrun.text.status import describe_hold
 PAUSE_EXTENSION_URI = "urn:midrun:a2a:pause:v1"
 
 
+INPUT_MODES: Final = (
+    "text/plain",
+    "application/json",
+    "application/pdf",
+    "image/png",
+    "image/jpeg",
+    "image/webp",
+    "audio/mpeg",
+    "audio/wav",
+    "video/mp4",
+)
+"""The common media types that an agent is given; others of these kinds are taken, too."""
+
+OUTPUT_MODES: Final = ("text/plain", "text/markdown", "application/json")
+
+
+def make_base_url(request: Request) -> str:
+    """Return the address of the server, as the client knows it."""
+    host, scope = request.headers.get("host", ""), request.scope
+    return f"{scope['scheme']}://{host}{mount_path(scope)}"
+
+
 def card_to_json(request: Request, agent: Agent) -> dict[str, object]:
     """Return the public card as JSON, with the fields of version 0.3 added."""
     return agent_card_to_dict(make_card(request, agent))
@@ -55,8 +80,7 @@ def make_card(request: Request, agent: Agent, *, is_extended: bool = False) -> A
     The card is public. Only the extended card, for callers with a token, quotes the first line
     of the agent's instructions.
     """
-    host, scope = request.headers.get("host", ""), request.scope
-    base = f"{scope['scheme']}://{host}{mount_path(scope)}{A2A_PATH_PREFIX}{agent.name}"
+    base = f"{make_base_url(request)}{A2A_PATH_PREFIX}{agent.name}"
     about = f"The agent {agent.name}."
     if is_extended:
         about = agent.summary or about
@@ -84,8 +108,8 @@ def make_card(request: Request, agent: Agent, *, is_extended: bool = False) -> A
             )
         },
         security_requirements=[SecurityRequirement(schemes={"bearer": StringList()})],
-        default_input_modes=["text/plain"],
-        default_output_modes=["text/plain", "text/markdown"],
+        default_input_modes=INPUT_MODES,
+        default_output_modes=OUTPUT_MODES,
         skills=[skill],
     )
 
@@ -138,7 +162,9 @@ def rejected_task(request_id: str, context: str, reason_text: str) -> Task:
     return Task(id=name, context_id=context, status=status)
 
 
-def to_task(state: State, *, history: int | None = None, artifacts: bool = True) -> Task:
+def to_task(
+    state: State, base_url: str, *, history: int | None = None, artifacts: bool = True
+) -> Task:
     """Return the run in `state` as a task, with the last `history` messages (None: all)."""
     messages = list(_make_history(state))
     if history is not None:
@@ -147,7 +173,7 @@ def to_task(state: State, *, history: int | None = None, artifacts: bool = True)
         id=state.run,
         context_id=context_id_of(state),
         status=to_status(state),
-        artifacts=list(artifacts_of(state)) if artifacts else [],
+        artifacts=list_artifacts(state, base_url) if artifacts else [],
         history=messages,
         metadata=metadata_of(state),
     )
@@ -170,10 +196,34 @@ def metadata_of(state: State) -> Struct:
     return metadata
 
 
-def artifacts_of(state: State) -> Iterator[Artifact]:
+def list_artifacts(state: State, base_url: str) -> list[Artifact]:
+    """Return the newest version of each artifact, then the output or the report."""
+    shown = {
+        each.name: make_shown_artifact(state.run, each, base_url) for each in state.artifacts
+    }
+    return [*shown.values(), *final_artifacts(state)]
+
+
+def make_shown_artifact(run: RunId, shown: ShownArtifact, base_url: str) -> Artifact:
+    """Return an artifact that a tool showed: the address of its file, for the same token."""
+    file = shown.file
+    url = f"{base_url}/v1/runs/{run}/files/{file.hash}"
+    part = Part(url=url, filename=file.name, media_type=file.media_type)
+    return Artifact(
+        artifact_id=f"shown:{shown.name}",
+        name=shown.name,
+        description=f"version {shown.version}",
+        parts=[part],
+    )
+
+
+def final_artifacts(state: State) -> Iterator[Artifact]:
     """Yield the output of a completed run, or the report of a cancelled one."""
     if state.phase is Phase.COMPLETED:
-        yield Artifact(artifact_id="output", name="output", parts=[Part(text=state.output)])
+        parts = [Part(text=state.output)]
+        if state.value is not None:  # the same, of an agent with an output type
+            parts.append(Part(data=ParseDict(state.value, Value())))
+        yield Artifact(artifact_id="output", name="output", parts=parts)
     elif state.phase is Phase.CANCELLED:
         parts = [Part(text=str(build_report(state)), media_type="text/markdown")]
         yield Artifact(artifact_id="report", name="report", parts=parts)
