@@ -5,6 +5,7 @@ from hashlib import sha256
 from importlib.metadata import version
 from typing import Final
 
+import msgspec
 from a2a.server.request_handlers.response_helpers import agent_card_to_dict
 from a2a.types.a2a_pb2 import (
     AgentCapabilities,
@@ -24,7 +25,7 @@ from a2a.types.a2a_pb2 import (
     TaskState,
     TaskStatus,
 )
-from google.protobuf.json_format import ParseDict
+from google.protobuf.json_format import Parse
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.requests import Request
@@ -222,7 +223,7 @@ def final_artifacts(state: State) -> Iterator[Artifact]:
     if state.phase is Phase.COMPLETED:
         parts = [Part(text=state.output)]
         if state.value is not None:  # the same, of an agent with an output type
-            parts.append(Part(data=ParseDict(state.value, Value())))
+            parts.append(Part(data=Parse(msgspec.json.encode(state.value), Value())))
         yield Artifact(artifact_id="output", name="output", parts=parts)
     elif state.phase is Phase.CANCELLED:
         parts = [Part(text=str(build_report(state)), media_type="text/markdown")]
