@@ -37,8 +37,8 @@ MANY := -n $(JOBS) --randomly-seed=$(SEED)
 # `make coverage` requires 95 % of their lines and branches.
 COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors.py
 
-.PHONY: help setup quick check test fix hooks lint types imports web bytecode programs tests postgres others portable examples \
-        coverage simulate mutants bench demo docs site package image screenshots pins clean
+.PHONY: help setup quick check test fix hooks lint types imports web bytecode programs tests browser postgres others portable \
+        examples coverage nightly simulate mutants bench demo docs site package image screenshots pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,12 +58,15 @@ FAST := $(addprefix tests/,unit journals docs test_tidy.py test_tidy_errors.py)
 check: lint types imports web ## two minutes: lint, types, imports, unit tests that are not slow
 	$(PYTEST) $(MANY) -m "not slow" $(FAST) $(ARGS)
 
-# Each check of the sources uses one core, so two run in parallel; the tests use both cores.
-# The longest checks come first.
+# Each check of the sources uses one core, so two run in parallel. Of the tests, two targets run
+# in parallel, too, because pages and databases wait often; each has two processes, because each
+# process imports all tests of its target. The longest come first. The log of a target is printed
+# when it ends.
 SOURCES := types bytecode package web site lint imports
+TESTS := tests browser postgres others examples
 test: $(READY) ## everything that CI runs, on the oldest and the newest supported Python
 	@$(MAKE) --jobs=2 SIDE_BY_SIDE=yes $(SOURCES)
-	@$(MAKE) tests postgres examples others
+	@$(MAKE) --jobs=2 --output-sync=target SIDE_BY_SIDE=yes JOBS=2 $(TESTS)
 	@echo "make test: PASSED. Python $(PYTHON_VERSION): all checks. Other versions: as listed above."
 
 fix: $(READY) ## apply automatic fixes and format the code
@@ -97,15 +100,24 @@ bytecode: $(READY) ## create the environments of the other Pythons; compile the 
 programs: $(READY) ## find or install programs for the tests: Chromium, pgbouncer, tmux, zsh, fish
 	@$(BIN)/python tools/programs.py
 
+tests: $(READY) programs ## the tests on Python 3.11, with the slow ones, without the page
+	$(PYTEST) $(MANY) -m "not nightly" --ignore=tests/browser $(ARGS)
+
 # The browser tests share one event loop; other tests start their own, so they run apart.
-tests: $(READY) programs ## all tests on Python 3.11, with the slow ones
-	$(PYTEST) $(MANY) --ignore=tests/browser $(ARGS)
-	$(PYTEST) $(MANY) tests/browser
+browser: $(READY) programs ## the tests of the page, in Chromium
+	$(PYTEST) $(MANY) tests/browser $(ARGS)
 
 # Only tests that store runs. Tests of the SQLite file itself are skipped, each with its reason.
-DRIVER := tests/crash $(addprefix tests/unit/,driver hosts runs) $(addprefix tests/scenarios/,promises conversation)
+# Of the hosted agents, those that are functions: the store does not see which framework it is.
+DRIVER := tests/crash $(addprefix tests/unit/,driver runs hosts/test_function.py) \
+          $(addprefix tests/scenarios/,promises conversation)
 postgres: $(READY) programs ## repeat the tests of the driver with runs in Postgres
-	MIDRUN_TEST_STORE=postgres $(PYTEST) $(MANY) -rs $(DRIVER) $(ARGS)
+	MIDRUN_TEST_STORE=postgres $(PYTEST) $(MANY) -m "not nightly" -rs $(DRIVER) $(ARGS)
+
+# Searches of which `make test` has a sample, and every hosted framework with runs in Postgres.
+nightly: $(READY) programs ## the tests that `make test` leaves out
+	$(PYTEST) $(MANY) -m nightly --ignore=tests/browser $(ARGS)
+	MIDRUN_TEST_STORE=postgres $(PYTEST) $(MANY) -rs tests/unit/hosts $(ARGS)
 
 # The Python version matters to the library and its processes. Pages, protocols and servers are
 # tested on one version, as are tests marked `once`; tests marked `slow` would double the time.
@@ -128,7 +140,7 @@ examples: $(READY) programs ## run the Python and shell blocks of the documentat
 	    -exec grep -lE '^```(python|sh)$$' {} +)
 
 coverage: $(READY) ## check that tests cover 95 % of core, codec, ports and errors
-	$(BIN)/coverage run -m pytest -m "not once" $(ARGS)
+	$(BIN)/coverage run -m pytest -m "not once and not nightly" $(ARGS)
 	$(BIN)/coverage report --include='$(COVERED)' --fail-under=95
 
 simulate: $(READY) ## run 100,000 random schedules with crashes, zombies and lost replies

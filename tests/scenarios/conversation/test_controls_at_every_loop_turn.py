@@ -2,6 +2,8 @@
 
 At every moment, on the parent or on a child, all runs must end, no call is made twice, the
 effects are undone where they must be, and all journals keep their invariants.
+
+`make test` sends the control at every third turn, `make nightly` at the turns in between.
 """
 
 from collections.abc import Awaitable, Callable
@@ -28,6 +30,10 @@ TOO_LATE_REASONS = {
     "no_such_ask",
 }
 LATE_MOMENTS = 3  # stop after so many moments in a row that came too late
+STRIDE = 3
+EVERY_TURN = pytest.mark.parametrize(
+    "first_turn", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(1, STRIDE))]
+)
 
 
 class EffectRecord:
@@ -206,18 +212,23 @@ async def check_all_ended(midrun: Midrun) -> None:
         assert verdict, str(verdict)
 
 
-async def repeat_at_every_turn(send_after: Callable[[int], Awaitable[bool]]) -> int:
-    """Send a control at one turn after the other; return how many came in time."""
-    late_count = count = 0
+async def repeat_at_every_turn(
+    send_after: Callable[[int], Awaitable[bool]], first_turn: int
+) -> int:
+    """Send a control at every third turn; return the first turn that is too late."""
+    late_count, turn = 0, first_turn
     while late_count < LATE_MOMENTS:
-        late_count = 0 if await send_after(count) else late_count + 1
-        count += 1
-    return count - late_count
+        late_count = 0 if await send_after(turn) else late_count + 1
+        turn += STRIDE
+    return turn - late_count * STRIDE
 
 
 @pytest.mark.slow
+@EVERY_TURN
 @pytest.mark.parametrize("name", NON_ABORTING_CONTROLS)
-async def test_a_control_of_the_parent_that_aborts_nothing_loses_no_call(name: str) -> None:
+async def test_a_control_of_the_parent_that_aborts_nothing_loses_no_call(
+    name: str, first_turn: int
+) -> None:
     """The four runs make three calls, each once."""
 
     async def send_after(turns: int) -> bool:
@@ -226,12 +237,15 @@ async def test_a_control_of_the_parent_that_aborts_nothing_loses_no_call(name: s
             NON_ABORTING_CONTROLS[name], turns, expect_all=name != "redirect"
         )
 
-    assert await repeat_at_every_turn(send_after) > 10
+    assert await repeat_at_every_turn(send_after, first_turn) > 10
 
 
 @pytest.mark.slow
+@EVERY_TURN
 @pytest.mark.parametrize("name", ["pause", "pause and withdraw", "redirect", "say"])
-async def test_a_control_of_a_child_that_aborts_nothing_loses_no_call(name: str) -> None:
+async def test_a_control_of_a_child_that_aborts_nothing_loses_no_call(
+    name: str, first_turn: int
+) -> None:
     """The control is sent to the child that has a child of its own."""
 
     async def send_after(turns: int) -> bool:
@@ -240,24 +254,28 @@ async def test_a_control_of_a_child_that_aborts_nothing_loses_no_call(name: str)
             NON_ABORTING_CONTROLS[name], turns, child="c4", expect_all=expect_all
         )
 
-    assert await repeat_at_every_turn(send_after) > 5
+    assert await repeat_at_every_turn(send_after, first_turn) > 5
 
 
 @pytest.mark.slow
+@EVERY_TURN
 @pytest.mark.parametrize("child", ["", "c4"])
 @pytest.mark.parametrize("name", ABORTING_CONTROLS)
 async def test_a_control_that_aborts_calls_leaves_no_effect_twice(
-    name: str, child: str
+    name: str, child: str, first_turn: int
 ) -> None:
     """An aborted call may have taken effect in part, so its effect may be missing."""
     moments = 60
-    for turns in range(moments):
+    for turns in range(first_turn, moments, STRIDE):
         await control_family(ABORTING_CONTROLS[name], turns, child=child, expect_all=False)
 
 
 @pytest.mark.slow
+@EVERY_TURN
 @pytest.mark.parametrize("undo", ["in_flight", "all"])
-async def test_a_cancel_of_the_parent_ends_all_its_descendants(undo: str) -> None:
+async def test_a_cancel_of_the_parent_ends_all_its_descendants(
+    undo: str, first_turn: int
+) -> None:
     """With `all`, no effect is left, except those of children that had completed before."""
 
     async def send_after(turns: int) -> bool:
@@ -284,7 +302,7 @@ async def test_a_cancel_of_the_parent_ends_all_its_descendants(undo: str) -> Non
             assert len(effects.effect_keys) <= kept_count
         return True
 
-    assert await repeat_at_every_turn(send_after) > 10
+    assert await repeat_at_every_turn(send_after, first_turn) > 10
 
 
 # ── a review ──────────────────────────────────────────────────────────────────────────────
@@ -302,9 +320,10 @@ def make_review_agent(effects: EffectRecord) -> Agent:
 
 
 @pytest.mark.slow
+@EVERY_TURN
 @pytest.mark.parametrize("name", [*NON_ABORTING_CONTROLS, *ABORTING_CONTROLS])
 async def test_a_control_after_the_approval_of_a_review_makes_the_call_at_most_once(
-    name: str,
+    name: str, first_turn: int
 ) -> None:
     """The approved call is made unless the control redirects the run or aborts calls."""
     send_control = {**NON_ABORTING_CONTROLS, **ABORTING_CONTROLS}[name]
@@ -334,4 +353,4 @@ async def test_a_control_after_the_approval_of_a_review_makes_the_call_at_most_o
             assert len(effects.effect_keys) == 2
         return was_in_time and turns < 60
 
-    assert await repeat_at_every_turn(send_after) > 5
+    assert await repeat_at_every_turn(send_after, first_turn) > 5
