@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 import anyio
 import msgspec
@@ -22,6 +22,7 @@ from midrun.agents.handoffs import (
     list_speakers,
     make_handoff_tool,
 )
+from midrun.agents.offered_tools import OfferedTools, declare_deferred
 from midrun.agents.outcome import Outcome
 from midrun.agents.output import OUTPUT_NAME, OUTPUT_RETRIES, Output
 from midrun.agents.program import Program
@@ -77,6 +78,13 @@ class Agent:
             model call.
         tools: Functions, or tools made with `@tool`. A plain function is treated as having an
             effect that must not happen twice and that cannot be undone.
+        deferred_tools: Tools that the model is told of once it has found them with the tool
+            `search_tools`, which is added. For agents with very many tools.
+        before_tool: Called before each tool call with its name and arguments, or with a `Call`
+            before them; sync or async. `ModelRetry` refuses the call and tells the model why.
+        after_tool: Called with the name, the arguments and the result of a tool call that
+            returned. It returns the result to take, or None to leave it as it is. If it
+            raises, the result is withheld and the model is told why.
         provider_tools: Tools that the provider of the model executes inside a model call, by
             name ("web_search", "code_execution") or as a native tool of pydantic-ai. They are
             not gated: they cannot be approved, stopped by themselves or undone. The journal
@@ -139,6 +147,9 @@ class Agent:
         model_settings: ModelSettings | None = None,
         instructions: str | Function = "",
         tools: "Sequence[Tool | Function]" = (),
+        deferred_tools: "Sequence[Tool | Function]" = (),
+        before_tool: Function | None = None,
+        after_tool: Function | None = None,
         provider_tools: Sequence[object] = (),
         max_parallel: int = 0,
         stop: Stop | None = None,
@@ -159,9 +170,8 @@ class Agent:
         self.model: Final = model
         self.base_url: Final = base_url
         self.fallback: Final = fallback
-        self.model_settings: Final = (
-            check_model_settings(f"agent {name}", model_settings) or ModelSettings()
-        )
+        settings = check_model_settings(f"agent {name}", model_settings)
+        self.model_settings: Final = settings or ModelSettings()
         self.instructions: Final = instructions
         self.stop: Final = stop
         self.frame_depth: Final = frame_depth
@@ -172,19 +182,18 @@ class Agent:
         self.provider_tools: Final = tuple(provider_tools)
         self.max_parallel: Final = max_parallel
         self.handoffs: Final = handoffs
-        if problem := _find_problem(self):
-            raise Misconfigured(f"agent {safe_str(name, AGENT_NAME_MAX_CHARS)}", problem)
-        self.tool_environment: Final = declare_environment(
-            f"agent {name}", "tool_env", tool_env
-        )
-        all_tools = (*tools, *map(make_handoff_tool, self.handoffs))
-        self.tools: Final = _index_tools(name, all_tools, has_plan=not self.framework)
+        _check_declaration(self)
+        where = f"agent {name}"
+        self.tool_environment: Final = declare_environment(where, "tool_env", tool_env)
+        deferred = declare_deferred(name, deferred_tools)
+        self.tools: Final = _index_tools(self, (*tools, *deferred))
+        self.offered_tools: Final = OfferedTools(self.tools, deferred)
+        self.before_tool: Final = _declare_hook(name, "before_tool", before_tool)
+        self.after_tool: Final = _declare_hook(name, "after_tool", after_tool, "result")
         self.family: Final = collect_family(self, self.handoffs)
         self.output: Final = _declare_output(self, output, output_validators)
         self.specs: Final = _list_specs(self)
-        self.context_source: Final = (
-            None if context is None else ContextSource(f"agent {name}", context)
-        )
+        self.context_source: Final = None if context is None else ContextSource(where, context)
         self._instructions_function: Final = _declare_instructions(self)
         self._instructions_max_chars = 0  # of the longest text that the function returned
         self.fingerprint: Final = _make_fingerprint(self)
@@ -233,7 +242,11 @@ class Agent:
     def model_calls_need_context(self) -> bool:
         """Whether a function that takes a `Call` runs in the model calls of this agent."""
         function, output = self._instructions_function, self.output
-        return bool((function and function.takes_call) or (output and output.takes_call))
+        return bool(
+            self.offered_tools.takes_call
+            or (function and function.takes_call)
+            or (output and output.takes_call)
+        )
 
     async def make_instructions(self, call: Call | None) -> str:
         """Return the system prompt of a model call; call the function that makes it.
@@ -566,6 +579,11 @@ def check_model_settings(where: str, value: object) -> ModelSettings | None:
         raise Misconfigured(where, f"model_settings: {error}") from error
 
 
+def _check_declaration(agent: Agent) -> None:
+    if problem := _find_problem(agent):
+        raise Misconfigured(f"agent {safe_str(agent.name, AGENT_NAME_MAX_CHARS)}", problem)
+
+
 def _find_models_problem(agent: Agent) -> str:
     if problem := _find_model_problem(agent.model):
         return problem
@@ -620,17 +638,15 @@ def _is_positive_duration(value: object) -> bool:
     return isinstance(value, timedelta) and value > timedelta(0)
 
 
-def _index_tools(
-    agent: str, tools: "Sequence[Tool | Function]", *, has_plan: bool
-) -> Mapping[str, Tool]:
-    """Return the tools by name; with the plan tool, unless the agent is hosted.
+def _index_tools(owner: Agent, tools: "Sequence[Tool | Function]") -> Mapping[str, Tool]:
+    """Return the tools by name, with handoffs; with the plan tool, unless it is hosted.
 
     Some checks are made here and not when a tool is declared: a decorator runs before its
     function is bound to its name in the module, so it cannot tell whether another process can
     import it.
     """
-    by_name: dict[str, Tool] = {}
-    for each in map(Tool.of, tools):
+    agent, by_name = owner.name, cast("dict[str, Tool]", {})
+    for each in (*map(Tool.of, tools), *map(make_handoff_tool, owner.handoffs)):
         if each.name in by_name:
             problem = f"Two tools have the name {each.name}. Give one of them another name=…."
             raise Misconfigured(f"agent {agent}", problem)
@@ -654,7 +670,7 @@ def _index_tools(
             )
             raise Misconfigured(f"agent {agent}", problem)
         by_name[each.name] = each
-    if has_plan:
+    if not owner.framework:
         by_name.setdefault(PLAN_TOOL.name, PLAN_TOOL)
     return MappingProxyType(by_name)
 
@@ -686,6 +702,14 @@ def _declare_instructions(agent: Agent) -> CallFunction | None:
     if isinstance(agent.instructions, str):
         return None
     return CallFunction(f"agent {agent.name}", "instructions", agent.instructions)
+
+
+def _declare_hook(
+    agent: str, label: str, hook: Function | None, *parameters: str
+) -> CallFunction | None:
+    if hook is None:
+        return None
+    return CallFunction(f"agent {agent}", label, hook, "tool", "args", *parameters)
 
 
 def _runs_in_thread(tool: Tool) -> bool:

@@ -149,6 +149,8 @@ class ToolOptions(TypedDict, total=False):
             (`password`, `api_key`) need not be listed.
         title: One line for people, shown wherever the call is named: a template with the
             parameters in braces, or `title(args)`. Default: the name with the arguments.
+        when: `when()` or `when(call)`, sync or async, decides before each model call whether
+            the model is told of the tool. A call of a tool that is not offered is refused.
         artifact: The result is shown to people as an artifact of this name, such as
             "report.md". Files that the tool returns are shown under their own names.
     """
@@ -172,6 +174,7 @@ class ToolOptions(TypedDict, total=False):
     secret: Sequence[str]
     title: Title | None
     artifact: str
+    when: Function | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -204,6 +207,7 @@ class Tool:
     title: Title | None = None  # not part of the version: it changes no meaning
     artifact: str = ""  # the name under which its result is shown to people
     handoff: str = ""  # the agent that speaks after a call of it; see `agents.handoffs`
+    when: Function | None = None  # whether it is offered; see `agents.offered_tools`
 
     def __post_init__(self) -> None:
         """Check the declaration, and compute the version."""
@@ -357,6 +361,7 @@ class ToolFields(TypedDict):
     environment: ToolEnvironment
     title: Title | None
     artifact: str
+    when: Function | None
 
 
 def make_tool_fields(name: str, options: ToolOptions) -> ToolFields:
@@ -390,6 +395,7 @@ def make_tool_fields(name: str, options: ToolOptions) -> ToolFields:
         environment=declare_environment(f"tool {name}", "env", options.get("env")),
         title=options.get("title"),
         artifact=_check_artifact(options.get("artifact", "")),
+        when=options.get("when"),
     )
 
 
@@ -530,6 +536,9 @@ def _find_misfit(tool: Tool) -> str:
     elif tool.approve not in (True, False, "queue"):
         expected = 'True, False, "queue" or a function of the arguments'
         return f"approve must be {expected}, got {tool.approve!r}"
+    when: object = tool.when
+    if when is not None and not callable(when):
+        return f"when must be callable as when() or when(call), got {when!r}"
     timeout: object = tool.timeout
     if timeout is None or (isinstance(timeout, timedelta) and timeout > timedelta(0)):
         return ""

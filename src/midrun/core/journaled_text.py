@@ -23,6 +23,9 @@ LINE_SCAN_CHARS = 1000
 UNMADE_NAMED_MAX = 10
 """Maximum number of calls that `describe_unmade` names."""
 
+WITHHELD_PREFIX = "withheld: "
+"""Begins `CallDone.encoding_error` if a hook of the agent keeps the result from the model."""
+
 
 @lru_cache(maxsize=64)  # every append shortens the task of its run
 def shorten_to_line(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import Final, Literal, overload
 
 import msgspec
 
-from midrun.core.journaled_text import outcome_phrase, shorten_to_line
+from midrun.core.journaled_text import WITHHELD_PREFIX, outcome_phrase, shorten_to_line
 from midrun.core.state import Call, CallStage, State
 from midrun.core.values import CallResult, FileRef, Json, Message, Value
 
@@ -199,6 +199,8 @@ def make_final_result(call: Call) -> CallResult:
 
 
 def _explain_lost_result(call: Call) -> Json:
+    if call.error.startswith(WITHHELD_PREFIX):
+        return f"done; its result is {call.error}"
     if not call.error.startswith("Cannot take the file"):
         return f"done; its result is not JSON: {call.error}"
     if call.result is not None:  # only its files could not be stored

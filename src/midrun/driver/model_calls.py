@@ -59,16 +59,24 @@ TOO_MANY_CALLS: Final = (
 
 
 def build_prompt(
-    agent: Agent, state: State, *, condense: bool = False, instructions: str | None = None
+    agent: Agent,
+    state: State,
+    *,
+    condense: bool = False,
+    instructions: str | None = None,
+    hidden_tools: frozenset[str] = frozenset(),
 ) -> Prompt:
     """Return the prompt for a model call in `state`; `condense` asks for a summary.
 
     Without `instructions` it is only good for an estimate of the cost.
     """
+    tools = agent.specs
+    if hidden_tools and not condense:  # a summary has all: see below
+        tools = tuple(spec for spec in tools if spec.name not in hidden_tools)
     return Prompt(
         instructions=agent.estimate_instructions() if instructions is None else instructions,
         transcript=Transcript(state),
-        tools=agent.specs,  # also for a summary: providers refuse calls of undeclared tools
+        tools=tools,  # also for a summary: providers refuse calls of undeclared tools
         runtime_request=CONDENSE_PROMPT if condense else "",
         run_id=state.run,
         settings=agent.model_settings.merge(state.run_started.model_settings),
@@ -80,12 +88,13 @@ def build_prompt(
 class _PartialReply:
     """The part of a reply that has arrived; journaled if the rest does not arrive."""
 
-    __slots__ = ("finished", "spent", "text_pieces", "thinking_pieces")
+    __slots__ = ("finished", "refused_tools", "spent", "text_pieces", "thinking_pieces")
 
     def __init__(self) -> None:
         self.text_pieces: list[str] = []
         self.thinking_pieces: list[str] = []
         self.finished: Finished | None = None
+        self.refused_tools: frozenset[str] = frozenset()  # not offered in this call
         self.spent: Spend | None = None  # as the provider reported it at the end of its stream
 
 
@@ -145,7 +154,7 @@ async def call_model(
             thinking="".join(partial_reply.thinking_pieces),
             spent=partial_reply.spent,
         )
-    reply = _complete_uses(agent, partial_reply.finished.reply)
+    reply = _complete_uses(agent, partial_reply.finished.reply, partial_reply.refused_tools)
     return CallDone(
         call=call.id,
         reply=replace(reply, model=fallback) if fallback else reply,
@@ -232,7 +241,16 @@ async def _read_checked_reply(
     in_flight = reply_stream.in_flight
     is_summary = in_flight.call.purpose == "condense"
     text = await agent.make_instructions(call)
-    prompt = build_prompt(agent, reply_stream.state, condense=is_summary, instructions=text)
+    offered = agent.offered_tools
+    refused = await offered.find_refused(call)
+    prompt = build_prompt(
+        agent,
+        reply_stream.state,
+        condense=is_summary,
+        instructions=text,
+        hidden_tools=refused | offered.find_unfound(Transcript(reply_stream.state)),
+    )
+    reply_stream.partial_reply.refused_tools = refused
     try:
         files = await _load_files(reply_stream.context, reply_stream.state)
     except StoreError as error:
@@ -366,13 +384,20 @@ def _check_usage(spent: Spend | None) -> Spend | None:
     return spent
 
 
-def _complete_uses(agent: Agent, reply: Reply) -> Reply:
+def _complete_uses(agent: Agent, reply: Reply, refused_tools: frozenset[str]) -> Reply:
     """Return `reply` with the agent's traits on each call, and at most `REPLY_MAX_CALLS` calls.
 
     The first call beyond the limit is kept as refused, so that the model is told about it. So
-    is every handoff after the first one.
+    is every handoff after the first one, and every call of a tool that was not offered.
     """
-    uses = tuple(map(agent.complete_use, reply.uses[:REPLY_MAX_CALLS]))
+    uses = tuple(
+        agent.complete_use(
+            replace(use, refused=f"the tool {use.tool} is not available now")
+            if use.tool in refused_tools
+            else use
+        )
+        for use in reply.uses[:REPLY_MAX_CALLS]
+    )
     handoffs = [use for use in uses if use.handoff and not use.refused]
     if handoffs[1:]:
         uses = tuple(

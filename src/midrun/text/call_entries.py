@@ -11,7 +11,11 @@ from typing import Final
 from midrun.core import entries as e
 from midrun.core.evolve.calls import can_settle_late, get_call
 from midrun.core.ids import Micros, Seq
-from midrun.core.journaled_text import format_frame_position, format_position
+from midrun.core.journaled_text import (
+    WITHHELD_PREFIX,
+    format_frame_position,
+    format_position,
+)
 from midrun.core.retries import find_failure
 from midrun.core.state import Call, PendingText, State
 from midrun.core.values import CleanupAction, Effect, Json, Phase, PlanItem, Reply
@@ -112,6 +116,8 @@ def _describe_call_done(entry: e.CallDone, before: State, after: State) -> Claus
     if entry.encoding_error:
         problem = flatten(entry.encoding_error)
         what = f"is done, but its result could not be stored: {problem}"
+        if problem.startswith(WITHHELD_PREFIX):
+            what = f"is done, but its result is {problem}"
         return Clause(named, what, tone="bad")
     if not is_described_elsewhere(call.use):
         return Clause(named, _format_result(entry.result) + format_files(entry.files))
