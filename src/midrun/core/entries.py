@@ -306,6 +306,8 @@ class RunStarted(RequestEntry, kw_only=True):
     trace: str = ""  # the W3C traceparent that its spans belong to
     files: tuple[FileRef, ...] = ()  # files of the task
     file_limits: FileLimits | None = None  # None: the limits of `FileLimits()`
+    tenant: str = ""  # the run is invisible to callers of other tenants; "": the default one
+    team: str = ""  # users of this team see and control the run like its owner
 
 
 class RunImported(RequestEntry, kw_only=True):

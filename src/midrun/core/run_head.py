@@ -13,7 +13,7 @@ from midrun.core.state import State
 from midrun.core.values import Phase, Value
 
 NAME_MAX_CHARS: Final = 200
-"""Maximum length of a thread, label, agent, parent or owner: every store indexes them."""
+"""Maximum length of a thread, label, agent, parent, owner, tenant or team: stores index them."""
 
 
 class Head(Value, kw_only=True):
@@ -26,6 +26,8 @@ class Head(Value, kw_only=True):
     labels: tuple[str, ...] = ()
     parent: RunId = RunId("")
     owner: str = ""  # the user who started it, or its parent
+    tenant: str = ""
+    team: str = ""  # users of this team see it like its owner
     attention: str = ""  # the reason why a person is needed: ask, cap, failed, residue, or ""
     asks: int = 0
     addressees: tuple[str, ...] = ()  # users whom its open asks name
@@ -47,6 +49,8 @@ def build_head(state: State) -> Head:
         labels=spec.labels,
         parent=spec.parent.run if spec.parent else RunId(""),
         owner=spec.by,
+        tenant=spec.tenant,
+        team=spec.team,
         attention=find_attention_reason(state),
         asks=len(state.open_asks),
         addressees=_list_addressees(state) if state.open_asks else (),

@@ -87,10 +87,17 @@ class Value(
 
 
 class Actor(Value, kw_only=True):
-    """The sender of a control. The role comes from the credential, never from the request."""
+    """The sender of a control. The role comes from the credential, never from the request.
+
+    An actor with a `tenant` sees and controls only the runs of that tenant. Without one, an
+    operator or a viewer acts for all tenants, and a user for the default tenant, "". A user
+    also sees the runs that are shared with one of the `teams`.
+    """
 
     name: str = "user"
     role: Role = "user"
+    tenant: str = ""
+    teams: tuple[str, ...] = ()
 
 
 class Spend(Value, kw_only=True):

@@ -176,7 +176,7 @@ async def _has_own_hold(context: DriverContext, parent: State, child: State) -> 
 
 def _is_halted(state: State, halts: Iterable[HaltRecord]) -> bool:
     started = state.run_started
-    return any(halt.covers(state.run, started.agent, started.labels) for halt in halts)
+    return any(halt.covers(state.run, started) for halt in halts)
 
 
 def _ask_about_child(child: State, in_flight: InFlightCall, state: State) -> AskPerson:
@@ -278,6 +278,8 @@ async def _create_child(
         ),
         by=state.run_started.by,
         role=state.run_started.role,
+        tenant=state.run_started.tenant,
+        team=state.run_started.team,
     )
     empty = State(run=child)
     head = build_head(apply_entries(empty, [started], context.clock()))

@@ -33,6 +33,7 @@ class AuditEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: str = "done"
     reason: str = ""
     address: str = ""
+    tenant: str = ""  # whose operators may read the entry; operators of no tenant read all
 
 
 @runtime_checkable
@@ -44,10 +45,11 @@ class HasAuditLog(Protocol):
         ...
 
     async def list_audit(
-        self, *, since: Micros, until: Micros, after: int, limit: int
+        self, *, since: Micros, until: Micros, after: int, limit: int, tenant: str | None = None
     ) -> Sequence[tuple[int, AuditEntry]]:
         """Return entries from `since` until before `until`, each with its number, oldest first.
 
-        Only entries with a number above `after` are returned, at most `limit`.
+        Only entries with a number above `after` are returned, at most `limit`; with a tenant,
+        only its entries.
         """
         ...

@@ -13,11 +13,11 @@ store.
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Final, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
-from midrun.core.entries import Entry, Record, RunImported
+from midrun.core.entries import Entry, Record, RunImported, RunStarted
 from midrun.core.ids import SEQ_ZERO, Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import Phase
@@ -67,23 +67,30 @@ class RunRow(Struct, frozen=True, kw_only=True):
 
 
 class HaltRecord(Struct, frozen=True, kw_only=True):
-    """An operator's halt. `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`."""
+    """An operator's halt. `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`.
+
+    It covers runs of its tenant; a halt whose tenant is None covers runs of all tenants. A
+    tenant and a scope have at most one halt.
+    """
 
     scope: str
     by: str
     reason: str = ""
     at: Micros = Micros(0)  # stamped by the store
+    tenant: str | None = None
 
-    def covers(self, run: RunId, agent: str, labels: Sequence[str]) -> bool:
+    def covers(self, run: RunId, traits: Head | RunStarted) -> bool:
         """Tell whether the halt covers this run, so that no call of it may start."""
+        if self.tenant not in {None, traits.tenant}:
+            return False
         kind, _, name = self.scope.partition(":")
         match kind:
             case "all":
                 return True
             case "agent":
-                return name == agent
+                return name == traits.agent
             case "label":
-                return name in labels
+                return name in traits.labels
             case _:  # a scope of an unknown form covers nothing; stores refuse to set one
                 return kind == "run" and name == run
 
@@ -92,9 +99,10 @@ def select_limits(limits: Mapping[str, int] | None, head: Head) -> dict[str, int
     """Select the concurrency limits that a run with this head counts for, by scope.
 
     A limit is the number of runs that live holders may lease at the same time; its scope is
-    `all`, `agent:NAME` or `label:LABEL`.
+    `all`, `agent:NAME`, `label:LABEL` or `tenant:NAME`.
     """
-    scopes = ("all", f"agent:{head.agent}", *(f"label:{label}" for label in head.labels))
+    scopes = [*("all", f"agent:{head.agent}"), *(f"label:{label}" for label in head.labels)]
+    scopes += [f"tenant:{head.tenant}"] if head.tenant else []
     return {scope: limits[scope] for scope in scopes if scope in limits} if limits else {}
 
 
@@ -110,12 +118,37 @@ class Change(Struct, frozen=True, kw_only=True):
     held: bool = False
 
 
+class Visibility(Struct, frozen=True, kw_only=True):
+    """The runs that a caller may see; the others do not exist for the caller.
+
+    With a `tenant`, only its runs; "" is the default tenant, and None means all tenants. With
+    an `owner`, only the runs of this user and those that are shared with one of `teams`.
+    """
+
+    tenant: str | None = None
+    owner: str = ""
+    teams: tuple[str, ...] = ()
+
+    def includes(self, head: Head) -> bool:
+        """Tell whether a run with this head is visible; the SQL queries agree."""
+        if self.tenant not in {None, head.tenant}:
+            return False
+        return self.owner in {"", head.owner} or (head.team != "" and head.team in self.teams)
+
+
+ALL_RUNS: Final = Visibility()
+"""All runs are visible: to workers, to commands on the store, and to operators of no tenant."""
+
+
 class RunQuery(Struct, frozen=True, kw_only=True):
     """Selects runs for a list. An empty filter does not apply; all others must match.
 
     `search` selects the runs whose task, agent, labels or output have, for each of its words, a
-    word that begins with it. `owner` selects the runs of a user. `decider` selects the runs of
-    a user and all runs with an open ask that names this user.
+    word that begins with it. `owner` selects the runs of a user, and with `teams` also those
+    that are shared with one of these teams. `decider` selects the same runs as `owner`, and all
+    runs with an open ask that names this user. `tenant` selects the runs of one tenant; "" is
+    the default tenant, and None means all tenants. Tenant, owner and teams also bound which
+    cursors are accepted.
     """
 
     phases: tuple[Phase, ...] = ()
@@ -123,7 +156,9 @@ class RunQuery(Struct, frozen=True, kw_only=True):
     label: str = ""
     thread: str = ""
     parent: RunId = RunId("")
+    tenant: str | None = None
     owner: str = ""
+    teams: tuple[str, ...] = ()
     decider: str = ""
     attention: bool = False
     search: str = ""
@@ -149,6 +184,7 @@ class EndedQuery(Struct, frozen=True, kw_only=True):
     agent: str = ""
     label: str = ""
     thread: str = ""
+    tenant: str | None = None  # None: of all tenants
     owner: str = ""
     limit: int = 50
     cursor: str = ""
@@ -168,6 +204,7 @@ class Tombstone(Struct, frozen=True, kw_only=True):
     at: Micros
     reason: str
     proof: bytes
+    tenant: str = ""
 
 
 class DeletedRuns(Struct, frozen=True, kw_only=True):
@@ -226,7 +263,8 @@ class Store(Protocol):
     ) -> AppendResult:
         """Create the journal of `run`; the first entry is a `RunStarted`.
 
-        The agent, thread, labels, parent and owner of `head` never change afterwards.
+        The agent, thread, labels, parent, owner, tenant and team of `head` never change
+        afterwards.
 
         `files` has bodies by hash, the SHA-256 in hex. Those that the entries name
         (`core.files`) are stored with the entries, as a whole or not at all, and once however
@@ -365,11 +403,12 @@ class Store(Protocol):
         """
         ...
 
-    async def get_row(self, run: RunId) -> RunRow:
+    async def get_row(self, run: RunId, seen_by: Visibility = ALL_RUNS) -> RunRow:
         """Return the row of one run.
 
         Raises:
-            RunNotFound: no such run.
+            RunNotFound: no such run, or none that `seen_by` includes.
+            RunErased: the run was deleted, and `seen_by` includes all owners of its tenant.
         """
         ...
 
@@ -425,8 +464,11 @@ class Store(Protocol):
         """
         ...
 
-    async def count_runs_by_phase(self) -> Mapping[Phase, int]:
-        """Return the number of runs in each phase; phases without runs are left out."""
+    async def count_runs_by_phase(self, tenant: str | None = None) -> Mapping[Phase, int]:
+        """Return the number of runs in each phase; phases without runs are left out.
+
+        `tenant` selects the runs of one tenant.
+        """
         ...
 
     async def count_open_runs(self) -> Sequence[RunGroup]:
@@ -457,12 +499,12 @@ class Store(Protocol):
         """
         ...
 
-    async def remove_halt(self, scope: str) -> bool:
-        """Remove the halt of `scope`, and tell whether there was one."""
+    async def remove_halt(self, scope: str, tenant: str | None = None) -> bool:
+        """Remove the halt of `scope` and `tenant`, and tell whether there was one."""
         ...
 
-    async def list_halts(self) -> Sequence[HaltRecord]:
-        """Return the halts in force, oldest first."""
+    async def list_halts(self, tenant: str | None = None) -> Sequence[HaltRecord]:
+        """Return the halts in force, oldest first; with a tenant, only those that concern it."""
         ...
 
     async def list_ended(self, query: EndedQuery) -> Page[RunRow]:
@@ -474,7 +516,7 @@ class Store(Protocol):
         ...
 
     async def delete_runs(
-        self, runs: Sequence[RunId], *, by: str, reason: str = ""
+        self, runs: Sequence[RunId], *, by: str, reason: str = "", tenant: str | None = None
     ) -> DeletedRuns:
         """Delete runs with all their child runs, in one transaction; leave tombstones.
 
@@ -485,7 +527,7 @@ class Store(Protocol):
 
         A run that is refused does not keep the others from being deleted. Its reason is
         `RunNotFound`, `RunErased`, or `DeleteRefused`: the run or a child of it has not ended,
-        or it is the child of a stored run.
+        or it is the child of a stored run. With a tenant, a run of another one is not found.
         """
         ...
 
@@ -497,11 +539,11 @@ class Store(Protocol):
         """
         ...
 
-    async def get_tombstone(self, run: RunId) -> Tombstone:
+    async def get_tombstone(self, run: RunId, tenant: str | None = None) -> Tombstone:
         """Return the tombstone of a deleted run.
 
         Raises:
-            RunNotFound: the store has no tombstone of this run.
+            RunNotFound: the store has no tombstone of this run, or not of this tenant.
         """
         ...
 

@@ -14,13 +14,13 @@ import msgspec
 
 from midrun.codec.hash_chain import HashChain
 from midrun.codec.strict_json import INTEGER_MAX
-from midrun.core.ids import Micros, RunId
+from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import DELETABLE_PHASES
 from midrun.errors import CursorRefused, DeleteRefused, RunErased, RunNotFound
-from midrun.ports.store import EndedQuery, RunRow, Tombstone
+from midrun.ports.store import ALL_RUNS, EndedQuery, RunRow, Tombstone, Visibility
 from midrun.stores import validation
-from midrun.stores.validation import RunRowVersion
+from midrun.stores.operations import StoredRow
 
 DELETE_MAX_RUNS: Final = 200
 """The most runs that one call deletes; a caller with more calls again."""
@@ -62,7 +62,7 @@ def find_refusal(
 
 
 def make_tombstone(
-    chain: HashChain, row: RunRowVersion, *, by: str, at: Micros, reason: str
+    chain: HashChain, row: StoredRow, *, by: str, at: Micros, reason: str
 ) -> Tombstone:
     """Return the tombstone of the run that ends with `row`."""
     tombstone = Tombstone(
@@ -73,26 +73,49 @@ def make_tombstone(
         at=Micros(max(at, row.at)),
         reason=reason,
         proof=b"",
+        tenant=row.stored_head.head.tenant,
     )
     return msgspec.structs.replace(tombstone, proof=compute_proof(chain, tombstone))
 
 
+def build_tombstone(
+    run: RunId,
+    seq: Seq,
+    link: bytes,
+    by: str,
+    at: Micros,
+    reason: str,
+    proof: bytes,
+    tenant: str,
+) -> Tombstone:
+    """Build a tombstone from its columns, in the order of the stores' queries."""
+    return Tombstone(
+        run=run, seq=seq, hash=link, by=by, at=at, reason=reason, proof=proof, tenant=tenant
+    )
+
+
 def compute_proof(chain: HashChain, tombstone: Tombstone) -> bytes:
     """Return the link that follows the last entry of the run, for the tombstone's fields."""
-    fields = (
+    fields: tuple[object, ...] = (
         tombstone.run,
         tombstone.seq,
         tombstone.by,
         tombstone.at,
         tombstone.reason,
     )
+    fields += (tombstone.tenant,) if tombstone.tenant else ()
     # A line of a journal begins with a brace, so no entry has the same link.
     return chain.make_next_link(tombstone.hash, _PROOF_PREFIX + msgspec.json.encode(fields))
 
 
-def explain_missing(run: RunId, tombstone: Tombstone | None) -> RunNotFound:
-    """Return the error for a run that is not in the store."""
-    if tombstone is None:
+def explain_missing(
+    run: RunId, tombstone: Tombstone | None, seen_by: Visibility = ALL_RUNS
+) -> RunNotFound:
+    """Return the error for a run that is not in the store, or that `seen_by` excludes.
+
+    A tombstone has no owner, so only a caller who sees all runs of the tenant learns of it.
+    """
+    if tombstone is None or seen_by.owner or seen_by.tenant not in {None, tombstone.tenant}:
         return RunNotFound(run)
     return RunErased(run, tombstone.by, tombstone.at, tombstone.reason)
 
@@ -101,6 +124,7 @@ def check_ended_query(query: EndedQuery) -> int:
     """Refuse a query that no store can answer; return the limit."""
     for name in ("agent", "label", "thread", "owner", "cursor"):
         validation.check_text(name, getattr(query, name))
+    validation.check_text("tenant", query.tenant or "")
     return validation.clamp_limit(query.limit, at_least=1)
 
 

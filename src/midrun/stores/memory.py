@@ -28,6 +28,7 @@ from midrun.ports.audit import AuditEntry
 from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.store import (
+    ALL_RUNS,
     AppendResult,
     Change,
     DeletedRuns,
@@ -40,6 +41,7 @@ from midrun.ports.store import (
     RunRow,
     Snapshot,
     Tombstone,
+    Visibility,
     select_limits,
 )
 from midrun.stores import validation
@@ -105,7 +107,7 @@ class MemoryStore(JournalStore):
         self._numbers = itertools.count(1)
         self._tombstones: dict[RunId, Tombstone] = {}
         self._numbers_of_deleted: dict[RunId, int] = {}  # for cursors of lists
-        self._halts: dict[str, HaltRecord] = {}
+        self._halts: dict[tuple[str | None, str], HaltRecord] = {}  # by tenant and scope
         self._beats: dict[str, _HolderBeat] = {}
         self._files: dict[str, bytes] = {}
         self._watchers = Watchers()
@@ -188,9 +190,13 @@ class MemoryStore(JournalStore):
             raise FileMissing(run, file_hash)
         return self._files[file_hash]
 
-    async def get_row(self, run: RunId) -> RunRow:
+    async def get_row(self, run: RunId, seen_by: Visibility = ALL_RUNS) -> RunRow:
         await self._yield_and_check_open()
-        return self._get_run(run).row
+        validation.check_visibility(seen_by)
+        stored_run = self._runs.get(run)
+        if stored_run is None or not seen_by.includes(stored_run.row.head):
+            raise explain_missing(run, self._tombstones.get(run), seen_by)
+        return stored_run.row
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
         await self._yield_and_check_open()
@@ -243,7 +249,7 @@ class MemoryStore(JournalStore):
             # Runs are numbered in order of creation, and a deleted run keeps its number. So
             # "older than the last run of the previous page" stays a stable position whatever is
             # created or deleted meanwhile.
-            before = self._find_number(query.cursor)
+            before = self._find_number(query.cursor, query.tenant)
         wanted = parse_search(query.search)
         rows = [
             stored_run.row
@@ -276,9 +282,10 @@ class MemoryStore(JournalStore):
             stored_bytes=sum(map(self._count_bytes, owned)) * sizes,
         )
 
-    async def count_runs_by_phase(self) -> Mapping[Phase, int]:
+    async def count_runs_by_phase(self, tenant: str | None = None) -> Mapping[Phase, int]:
         await self._yield_and_check_open()
-        return Counter(stored_run.row.head.phase for stored_run in self._runs.values())
+        heads = (stored_run.row.head for stored_run in self._runs.values())
+        return Counter(head.phase for head in heads if tenant in {None, head.tenant})
 
     async def count_open_runs(self) -> Sequence[RunGroup]:
         await self._yield_and_check_open()
@@ -327,19 +334,21 @@ class MemoryStore(JournalStore):
         await self._yield_and_check_open()
         validation.check_halt(halt)
         # The first halt of a scope stays: a second one must not replace its author and reason.
-        self._halts.setdefault(halt.scope, replace(halt, at=self._clock()))
+        key = (halt.tenant, halt.scope)
+        self._halts.setdefault(key, replace(halt, at=self._clock()))
         self._watchers.notify([(HALTS_CHANGED, SEQ_ZERO)])
 
-    async def remove_halt(self, scope: str) -> bool:
+    async def remove_halt(self, scope: str, tenant: str | None = None) -> bool:
         await self._yield_and_check_open()
         validation.check_text("scope", scope)
-        removed = self._halts.pop(scope, None) is not None
+        removed = self._halts.pop((tenant, scope), None) is not None
         self._watchers.notify([(HALTS_CHANGED, SEQ_ZERO)])
         return removed
 
-    async def list_halts(self) -> Sequence[HaltRecord]:
+    async def list_halts(self, tenant: str | None = None) -> Sequence[HaltRecord]:
         await self._yield_and_check_open()
-        return tuple(self._halts.values())
+        halts = self._halts.values()
+        return tuple(h for h in halts if tenant is None or h.tenant in {None, tenant})
 
     async def append_audit(self, entry: AuditEntry) -> None:
         await self._yield_and_check_open()
@@ -348,13 +357,15 @@ class MemoryStore(JournalStore):
         )
 
     async def list_audit(
-        self, *, since: Micros, until: Micros, after: int, limit: int
+        self, *, since: Micros, until: Micros, after: int, limit: int, tenant: str | None = None
     ) -> Sequence[tuple[int, AuditEntry]]:
         await self._yield_and_check_open()
         return [
             (number, entry)
             for number, entry in enumerate(self._audit, 1)
-            if number > after and since <= entry.at < until
+            if number > after
+            and since <= entry.at < until
+            and tenant in {None, entry.tenant}
         ][: validation.clamp_limit(limit)]
 
     # ── deletion ──────────────────────────────────────────────────────────────────────────
@@ -373,22 +384,23 @@ class MemoryStore(JournalStore):
         return Page(items=items, cursor=make_ended_cursor(rows, limit))
 
     async def delete_runs(
-        self, runs: Sequence[RunId], *, by: str, reason: str = ""
+        self, runs: Sequence[RunId], *, by: str, reason: str = "", tenant: str | None = None
     ) -> DeletedRuns:
         await self._yield_and_check_open()
         check_delete(runs, by, reason)
         tombstones: list[Tombstone] = []
         refusals: list[StoreError] = []
         for run in runs:
-            if run not in self._runs:
-                refusals.append(explain_missing(run, self._tombstones.get(run)))
+            stored_run, seen_by = self._runs.get(run), Visibility(tenant=tenant)
+            if stored_run is None or not seen_by.includes(stored_run.row.head):
+                refusals.append(explain_missing(run, self._tombstones.get(run), seen_by))
                 continue
             family = [run]
             for member in family:  # grows while it is read
                 family += [
                     child
-                    for child, stored_run in self._runs.items()
-                    if stored_run.row.head.parent == member and child not in family
+                    for child, stored_child in self._runs.items()
+                    if stored_child.row.head.parent == member and child not in family
                 ]
             heads = [(member, self._runs[member].row.head) for member in family]
             has_parent = heads[0][1].parent in self._runs
@@ -416,11 +428,12 @@ class MemoryStore(JournalStore):
         await self._yield_and_check_open()
         return False  # the journal goes with its run
 
-    async def get_tombstone(self, run: RunId) -> Tombstone:
+    async def get_tombstone(self, run: RunId, tenant: str | None = None) -> Tombstone:
         await self._yield_and_check_open()
-        if run not in self._tombstones:
+        tombstone = self._tombstones.get(run)
+        if tombstone is None or tenant not in {None, tombstone.tenant}:
             raise RunNotFound(run)
-        return self._tombstones[run]
+        return tombstone
 
     def _matches_ended(self, row: RunRow, query: EndedQuery) -> bool:
         head = row.head
@@ -431,6 +444,7 @@ class MemoryStore(JournalStore):
             and query.agent in {"", head.agent}
             and query.thread in {"", head.thread}
             and query.owner in {"", head.owner}
+            and query.tenant in {None, head.tenant}
             and (not query.label or query.label in head.labels)
         )
 
@@ -461,12 +475,14 @@ class MemoryStore(JournalStore):
         except KeyError:
             raise explain_missing(run, self._tombstones.get(run)) from None
 
-    def _find_number(self, cursor: str) -> int:
-        if (stored_run := self._runs.get(RunId(cursor))) is not None:
+    def _find_number(self, cursor: str, tenant: str | None) -> int:
+        run, stored_run = RunId(cursor), self._runs.get(RunId(cursor))
+        if stored_run is not None and tenant in {None, stored_run.row.head.tenant}:
             return stored_run.number
-        if (number := self._numbers_of_deleted.get(RunId(cursor))) is not None:
-            return number
-        raise CursorRefused(cursor)
+        tombstone = self._tombstones.get(run)
+        if tombstone is None or tenant not in {None, tombstone.tenant}:
+            raise CursorRefused(cursor)
+        return self._numbers_of_deleted[run]
 
     def _count_bytes(self, stored_run: _MemoryRun) -> int:
         lines = sum(len(line) for line, _ in stored_run.lines)
@@ -497,8 +513,12 @@ def _matches_query(row: RunRow, query: RunQuery) -> bool:
         and query.agent in {"", head.agent}
         and query.thread in {"", head.thread}
         and query.parent in {"", head.parent}
-        and query.owner in {"", head.owner}
-        and (query.decider in {"", head.owner} or query.decider in head.addressees)
+        and validation.get_visibility(query).includes(head)
+        and (
+            query.decider in {"", head.owner}
+            or query.decider in head.addressees
+            or (head.team != "" and head.team in query.teams)
+        )
         and (not query.label or query.label in head.labels)
         and (not query.attention or head.attention != "")
     )

@@ -59,6 +59,7 @@ from midrun.ports.store import (
     RunQuery,
     RunRow,
     Snapshot,
+    Visibility,
     select_limits,
 )
 from midrun.ports.write_permissions import (
@@ -75,10 +76,16 @@ _HEAD_DECODER: Final = msgspec.json.Decoder(Head)
 
 
 INDEXED_FIELDS: Final = (
-    *("phase", "agent", "thread", "parent", "owner", "attention", "wake_at"),
+    *("phase", "agent", "thread", "parent", "owner", "tenant", "team", "attention", "wake_at"),
     "labels",
 )
 """The fields of a head that the SQL stores also keep in columns, for lists."""
+
+FIXED_NAMES: Final = ("agent", "thread", "parent", "owner", "tenant", "team")
+"""The names in a head that never change."""
+
+ALL_TENANTS: Final = "*"
+"""The stored tenant of a halt that covers all tenants. No tenant may have this name."""
 
 ROW_COLUMN_COUNT: Final = 8
 """The number of columns that `build_row` takes. The indexed columns follow them."""
@@ -123,7 +130,7 @@ def encode_first_head(head: Head) -> StoredHead:
         TooLarge: a name is longer than `NAME_MAX_CHARS`; `path` names it.
     """
     encoded_head = encode_head(head)
-    names = {name: getattr(head, name) for name in ("agent", "thread", "parent", "owner")}
+    names = {name: getattr(head, name) for name in FIXED_NAMES}
     names |= {f"labels[{number}]": label for number, label in enumerate(head.labels)}
     for field, name in names.items():
         if len(name) > NAME_MAX_CHARS:
@@ -423,7 +430,7 @@ def check_take(
 def check_halts(run: RunId, head: Head, halts: Iterable[HaltRecord]) -> None:
     """Refuse a start that one of `halts` forbids."""
     for halt in halts:
-        if halt.covers(run, head.agent, head.labels):
+        if halt.covers(run, head):
             raise HaltInForce(run, halt.scope, halt.reason, halt.by)
 
 
@@ -450,6 +457,17 @@ def check_limits(
     for scope, limit in limits.items():
         if current.holder != holder and count_held(scope) >= limit:
             raise NoRoom(current.run, scope, limit)
+
+
+def encode_halt_tenant(tenant: str | None) -> str:
+    """Return the stored tenant of a halt."""
+    return ALL_TENANTS if tenant is None else tenant
+
+
+def build_halt(scope: str, by: str, reason: str, at: Micros, tenant: str) -> HaltRecord:
+    """Build a halt from its columns, in the order of the stores' queries."""
+    covered = None if tenant == ALL_TENANTS else tenant
+    return HaltRecord(scope=scope, by=by, reason=reason, at=at, tenant=covered)
 
 
 def check_halt_scope(scope: str) -> None:
@@ -507,6 +525,7 @@ def check_halt(halt: HaltRecord) -> None:
     check_halt_scope(halt.scope)
     for name in ("scope", "by", "reason"):
         check_text(name, getattr(halt, name))
+    check_text("tenant", halt.tenant or "")
 
 
 def check_snapshot(snapshot: Snapshot) -> None:
@@ -568,9 +587,21 @@ def check_query(query: RunQuery) -> int:
     """
     for name in ("agent", "label", "thread", "parent", "owner", "decider"):
         check_text(name, getattr(query, name))
+    check_visibility(get_visibility(query))
     if query.cursor and not RUN_ID_PATTERN.fullmatch(query.cursor):
         raise CursorRefused(query.cursor)
     return clamp_limit(query.limit, at_least=1)
+
+
+def get_visibility(query: RunQuery) -> Visibility:
+    """Return the runs to which tenant, owner and teams restrict `query`."""
+    return Visibility(tenant=query.tenant, owner=query.owner, teams=query.teams)
+
+
+def check_visibility(seen_by: Visibility) -> None:
+    """Refuse names that are not valid Unicode."""
+    for name in (seen_by.tenant or "", seen_by.owner, *seen_by.teams):
+        check_text("tenant, owner and teams", name)
 
 
 # ── Adoption: lines of another store, which may have been forged ─────────────────────────

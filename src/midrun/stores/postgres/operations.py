@@ -15,7 +15,7 @@ from midrun.core.run_head import Head
 from midrun.errors import NotJson
 from midrun.stores.chunks import split_line
 from midrun.stores.operations import JournalWrite, RowChange, StoredRow, TakeLeaseWrite
-from midrun.stores.validation import StoredHead, decode_head
+from midrun.stores.validation import FIXED_NAMES, StoredHead, decode_head
 
 
 class WriteRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,6 +44,8 @@ class WriteRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     thread: str | None = None
     parent: str | None = None
     owner: str | None = None
+    tenant: str | None = None
+    team: str | None = None
     labels: tuple[str, ...] | None = None
     chunks: tuple[str, ...] | None = None
     started_at: Micros | None = None
@@ -130,6 +132,8 @@ def build_request(
         thread=head.thread if is_new else None,
         parent=head.parent if is_new else None,
         owner=head.owner if is_new else None,
+        tenant=head.tenant if is_new else None,
+        team=head.team if is_new else None,
         labels=head.labels if is_new else None,
         chunks=chunks or None,
         started_at=change.started_at,
@@ -140,7 +144,7 @@ def build_request(
 
 def check_storable_head(head: Head) -> None:
     """Refuse a head with the character NUL, which Postgres cannot store."""
-    for name in ("agent", "thread", "parent", "owner", "attention"):
+    for name in (*FIXED_NAMES, "attention"):
         if "\0" in getattr(head, name):
             raise NotJson(f"$.head.{name}", "the character NUL, which Postgres cannot store")
     for name in ("labels", "addressees"):

@@ -103,17 +103,26 @@ DROP_LEASES: Final = """
     WITH gone AS (DELETE FROM midrun_holders)
     UPDATE midrun_runs SET holder = %(holder)s WHERE holder <> ''
 """
-INSERT_HALT: Final = "SELECT midrun_set_halt(%(scope)s, %(by)s, %(reason)s, %(now)s)"
-DELETE_HALT: Final = "SELECT midrun_remove_halt(%(scope)s, %(now)s)"
+INSERT_HALT: Final = """
+    SELECT midrun_set_halt(%(scope)s, %(by)s, %(reason)s, %(tenant)s, %(now)s)
+"""
+DELETE_HALT: Final = "SELECT midrun_remove_halt(%(scope)s, %(tenant)s, %(now)s)"
 
 # ── reading one run ──────────────────────────────────────────────────────────
 ROW: Final = """
     SELECT run, head, seq, hash, epoch, holder, started_at, at FROM midrun_runs
     WHERE run = %(run)s
 """
+VISIBLE_ROW: Final = (
+    ROW
+    + """
+      AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
+      AND (%(owner)s::text IS NULL OR owner = %(owner)s OR team = ANY(%(teams)s::text[]))
+"""
+)
 INDEXED_ROW: Final = """
     SELECT run, head, seq, hash, epoch, holder, started_at, at,
-           phase, agent, thread, parent, owner, attention, wake_at,
+           phase, agent, thread, parent, owner, tenant, team, attention, wake_at,
            ARRAY(SELECT label FROM midrun_labels WHERE no = r.no)
     FROM midrun_runs AS r WHERE run = %(run)s
 """
@@ -158,8 +167,8 @@ LIST_RUNS: Final = """
       AND (%(thread)s::text IS NULL OR (thread = %(thread)s AND thread <> ''))
       AND (%(parent)s::text IS NULL OR (parent = %(parent)s AND parent <> ''))
       AND (%(attention)s::boolean IS NULL OR attention <> '')
-      AND (%(owner)s::text IS NULL OR (owner = %(owner)s AND owner <> ''))
-      AND (%(decider)s::text IS NULL OR owner = %(decider)s
+      AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
+      AND (%(decider)s::text IS NULL OR owner = %(decider)s OR team = ANY(%(teams)s::text[])
            OR %(decider)s IN (SELECT json_array_elements_text(
                convert_from(head, 'UTF8')::json -> 'addressees'
            )))
@@ -172,10 +181,18 @@ LIST_LABEL: Final = """
 LIST_WORDS: Final = """
       AND no IN (SELECT no FROM midrun_search WHERE words @@ %(words)s::tsquery)
 """
+# With teams, the index of owners does not help.
+LIST_OWNER: Final = "      AND owner = %(owner)s AND owner <> ''\n"
+LIST_OWNER_OR_TEAMS: Final = """
+      AND ((owner = %(owner)s AND owner <> '') OR team = ANY(%(teams)s::text[]))
+"""
 LIST_ORDER: Final = " ORDER BY no DESC LIMIT %(limit)s"
+# A cursor of another tenant is unknown.
 RUN_NUMBER: Final = """
-    SELECT no FROM midrun_runs WHERE run = %(run)s
-    UNION ALL SELECT no FROM midrun_tombstones WHERE run = %(run)s
+    SELECT no FROM midrun_runs
+    WHERE run = %(run)s AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
+    UNION ALL SELECT no FROM midrun_tombstones
+    WHERE run = %(run)s AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
 """
 USAGE: Final = """
     SELECT count(*) FILTER (WHERE phase NOT IN ('completed', 'cancelled')),
@@ -193,7 +210,11 @@ USAGE: Final = """
     FROM midrun_runs AS r, LATERAL (SELECT convert_from(head, 'UTF8')::json) AS h (its)
     WHERE owner = %(owner)s AND owner <> ''
 """
-COUNTS: Final = "SELECT phase, count(*) FROM midrun_runs GROUP BY phase"
+# Sent without a prepared plan, as LIST_RUNS.
+COUNTS: Final = """
+    SELECT phase, count(*) FROM midrun_runs
+    WHERE (%(tenant)s::text IS NULL OR tenant = %(tenant)s) GROUP BY phase
+"""
 OPEN_RUNS: Final = """
     SELECT agent, phase, count(*), coalesce(sum(asks), 0)::bigint, min(at),
            min(at) FILTER (WHERE asks > 0)
@@ -219,13 +240,19 @@ DUE: Final = """
     ORDER BY wake_at, no LIMIT %(limit)s
 """
 ADD_AUDIT: Final = """
-    INSERT INTO midrun_audit (at, body) VALUES (coalesce(%(now)s, midrun_now()), %(body)s)
+    INSERT INTO midrun_audit (at, body, tenant)
+    VALUES (coalesce(%(now)s, midrun_now()), %(body)s, %(tenant)s)
 """
 AUDIT: Final = """
     SELECT id, at, body FROM midrun_audit
-    WHERE id > %(after)s AND at >= %(since)s AND at < %(until)s ORDER BY id LIMIT %(limit)s
+    WHERE id > %(after)s AND at >= %(since)s AND at < %(until)s
+      AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
+    ORDER BY id LIMIT %(limit)s
 """
-HALTS: Final = "SELECT scope, set_by, reason, at FROM midrun_halts ORDER BY at, no"
+HALTS: Final = """
+    SELECT scope, set_by, reason, at, tenant FROM midrun_halts
+    WHERE (%(tenant)s::text IS NULL OR tenant IN ('*', %(tenant)s)) ORDER BY at, no
+"""
 HOLDERS: Final = """
     SELECT holder, lag FROM midrun_holders
     WHERE abs((SELECT coalesce(%(now)s, midrun_now())) - beat_at) < ttl ORDER BY holder
@@ -239,6 +266,7 @@ ENDED: Final = """
       AND (%(agent)s::text IS NULL OR agent = %(agent)s)
       AND (%(thread)s::text IS NULL OR (thread = %(thread)s AND thread <> ''))
       AND (%(owner)s::text IS NULL OR (owner = %(owner)s AND owner <> ''))
+      AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
       AND (parent = '' OR NOT EXISTS (SELECT FROM midrun_runs AS p WHERE p.run = r.parent))
       AND (%(label)s::text IS NULL OR EXISTS (
           SELECT FROM midrun_labels AS l WHERE l.no = r.no AND l.label = %(label)s
@@ -248,7 +276,8 @@ ENDED: Final = """
 # The rows of runs and all their descendants. `root` is the run that the caller named.
 FAMILIES: Final = """
     WITH RECURSIVE family AS (
-        SELECT r.run AS root, r.* FROM midrun_runs AS r WHERE r.run = ANY(%(runs)s)
+        SELECT r.run AS root, r.* FROM midrun_runs AS r
+        WHERE r.run = ANY(%(runs)s) AND (%(tenant)s::text IS NULL OR r.tenant = %(tenant)s)
         UNION
         SELECT f.root, r.* FROM family AS f
         JOIN midrun_runs AS r ON r.parent = f.run AND r.parent <> ''
@@ -260,7 +289,7 @@ FAMILIES: Final = """
 DELETE_RUNS: Final = "SELECT midrun_delete(%(families)s::json, %(now)s)"
 REMOVE_LEFTOVERS: Final = "SELECT midrun_remove_leftovers(%(max_entries)s)"
 TOMBSTONE: Final = """
-    SELECT run, seq, hash, set_by, at, reason, proof FROM midrun_tombstones
+    SELECT run, seq, hash, set_by, at, reason, proof, tenant FROM midrun_tombstones
     WHERE run = %(run)s
 """
 

@@ -12,9 +12,16 @@ from midrun.codec.strict_json import INTEGER_MAX
 from midrun.core.entries import Record
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.values import Phase
-from midrun.errors import CursorRefused, FileMissing, JournalCorrupt, StoreError
+from midrun.errors import (
+    CursorRefused,
+    FileMissing,
+    JournalCorrupt,
+    RunNotFound,
+    StoreError,
+)
 from midrun.ports.follower_cursors import FollowerCursor
 from midrun.ports.store import (
+    ALL_RUNS,
     EndedQuery,
     HaltRecord,
     OwnerUsage,
@@ -23,6 +30,7 @@ from midrun.ports.store import (
     RunQuery,
     RunRow,
     Snapshot,
+    Visibility,
 )
 from midrun.stores import validation
 from midrun.stores.chunks import join_line, list_chunk_hashes
@@ -46,6 +54,7 @@ from midrun.stores.postgres.writer import (
 from midrun.stores.search import format_tsquery, parse_search
 from midrun.stores.validation import (
     ROW_COLUMN_COUNT,
+    build_halt,
     build_row,
     build_run_group,
     name_indexed_columns,
@@ -212,12 +221,22 @@ class JournalRange:
             self.pairs[0] = join_line(stored, chunks), link
 
 
-async def read_row(pool: ConnectionPool, run: RunId) -> RunRow:
-    """Return the row of `run`."""
+async def read_row(
+    pool: ConnectionPool, run: RunId, seen_by: Visibility = ALL_RUNS
+) -> RunRow:
+    """Return the row of `run` if `seen_by` includes it."""
     validation.check_run_id(run)
-    rows = await pool.execute(queries.ROW, {"run": run})
+    validation.check_visibility(seen_by)
+    if "\0" in "".join((seen_by.tenant or "", seen_by.owner, *seen_by.teams)):
+        raise RunNotFound(run)  # Postgres text has no NUL, so no run matches
+    if seen_by == ALL_RUNS:
+        rows = await pool.execute(queries.ROW, {"run": run})
+    else:
+        values = {"run": run, "tenant": seen_by.tenant, "owner": seen_by.owner or None}
+        values |= {"teams": list(seen_by.teams)}
+        rows = await pool.execute(queries.VISIBLE_ROW, values)
     if not rows:
-        raise await read_missing_error(pool, run)
+        raise await read_missing_error(pool, run, seen_by)
     return build_row(*rows[0])
 
 
@@ -261,14 +280,15 @@ async def read_page(pool: ConnectionPool, query: RunQuery) -> Page[RunRow]:
     """Return a page of runs, newest first."""
     limit = validation.check_query(query)
     texts = (query.agent, query.thread, query.parent, query.label, query.owner, query.decider)
-    if "\0" in "".join(texts):
+    if "\0" in "".join((*texts, query.tenant or "", *query.teams)):
         return Page(items=())  # Postgres text has no NUL, so no run matches
     wanted = parse_search(query.search)
     if query.search and not wanted:
         return Page(items=())
     before = INTEGER_MAX
     if query.cursor:
-        found = await pool.execute(queries.RUN_NUMBER, {"run": query.cursor})
+        position = {"run": query.cursor, "tenant": query.tenant}
+        found = await pool.execute(queries.RUN_NUMBER, position)
         if not found:
             raise CursorRefused(query.cursor)
         ((before,),) = found
@@ -280,12 +300,16 @@ async def read_page(pool: ConnectionPool, query: RunQuery) -> Page[RunRow]:
         "thread": query.thread or None,
         "parent": query.parent or None,
         "label": query.label or None,
+        "tenant": query.tenant,
         "owner": query.owner or None,
+        "teams": list(query.teams),
         "decider": query.decider or None,
         "attention": query.attention or None,
         "words": format_tsquery(wanted) or None,
     }
     statement = queries.LIST_RUNS
+    if query.owner:
+        statement += queries.LIST_OWNER_OR_TEAMS if query.teams else queries.LIST_OWNER
     if query.label:
         statement += queries.LIST_LABEL
     if wanted:
@@ -298,7 +322,7 @@ async def read_page(pool: ConnectionPool, query: RunQuery) -> Page[RunRow]:
 async def read_ended(pool: ConnectionPool, query: EndedQuery) -> Page[RunRow]:
     """Return a page of runs that may be deleted."""
     limit, (after_at, after_no) = check_ended_query(query), parse_ended_cursor(query.cursor)
-    if "\0" in f"{query.agent}{query.thread}{query.label}{query.owner}":
+    if "\0" in f"{query.agent}{query.thread}{query.label}{query.owner}{query.tenant}":
         return Page(items=())  # Postgres text has no NUL, so no run matches
     values = {
         "before": query.before,
@@ -308,6 +332,7 @@ async def read_ended(pool: ConnectionPool, query: EndedQuery) -> Page[RunRow]:
         "agent": query.agent or None,
         "thread": query.thread or None,
         "label": query.label or None,
+        "tenant": query.tenant,
         "owner": query.owner or None,
     }
     found = [
@@ -319,19 +344,21 @@ async def read_ended(pool: ConnectionPool, query: EndedQuery) -> Page[RunRow]:
 
 
 async def read_families(
-    pool: ConnectionPool, runs: Sequence[RunId]
+    pool: ConnectionPool, runs: Sequence[RunId], tenant: str | None
 ) -> tuple[list[list[StoredRow]], list[StoreError]]:
     """Return the rows of runs that may be deleted with their children, and the refusals."""
     families: dict[RunId, list[StoredRow]] = {}
     with_parent: set[RunId] = set()
     for root, *columns, has_parent in await pool.execute(
-        queries.FAMILIES, {"runs": list(runs)}
+        queries.FAMILIES, {"runs": list(runs), "tenant": tenant}
     ):
         families.setdefault(root, []).append(build_row_state(*columns))
         if has_parent:
             with_parent.add(root)
     refusals: list[StoreError] = [
-        await read_missing_error(pool, run) for run in runs if run not in families
+        await read_missing_error(pool, run, Visibility(tenant=tenant))
+        for run in runs
+        if run not in families
     ]
     allowed: list[list[StoredRow]] = []
     for root, family in families.items():
@@ -357,9 +384,10 @@ async def read_usage(
     )
 
 
-async def count_phases(pool: ConnectionPool) -> Mapping[Phase, int]:
-    """Return the number of runs in each phase."""
-    return msgspec.convert(dict(await pool.execute(queries.COUNTS)), dict[Phase, int])
+async def count_phases(pool: ConnectionPool, tenant: str | None) -> Mapping[Phase, int]:
+    """Return the number of runs in each phase, of all tenants or of one."""
+    found = await pool.execute(queries.COUNTS, {"tenant": tenant}, prepare=False)
+    return msgspec.convert(dict(found), dict[Phase, int])
 
 
 async def group_open_runs(pool: ConnectionPool) -> list[RunGroup]:
@@ -367,9 +395,7 @@ async def group_open_runs(pool: ConnectionPool) -> list[RunGroup]:
     return [build_run_group(*columns) for columns in await pool.execute(queries.OPEN_RUNS)]
 
 
-async def read_halts(pool: ConnectionPool) -> Sequence[HaltRecord]:
+async def read_halts(pool: ConnectionPool, tenant: str | None) -> Sequence[HaltRecord]:
     """Return the halts that are in force, oldest first."""
-    return [
-        HaltRecord(scope=scope, by=by, reason=reason, at=at)
-        for scope, by, reason, at in await pool.execute(queries.HALTS)
-    ]
+    found = await pool.execute(queries.HALTS, {"tenant": tenant})
+    return [build_halt(*columns) for columns in found]

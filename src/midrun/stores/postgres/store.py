@@ -34,6 +34,7 @@ from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.platform import read_boot_clock
 from midrun.ports.relay import Relay
 from midrun.ports.store import (
+    ALL_RUNS,
     AppendResult,
     Change,
     DeletedRuns,
@@ -47,11 +48,17 @@ from midrun.ports.store import (
     RunRow,
     Snapshot,
     Tombstone,
+    Visibility,
 )
 from midrun.stores import validation
 from midrun.stores.chunks import SHARED_MIN_BYTES, split_line
 from midrun.stores.cross_thread import Loop
-from midrun.stores.deletion import LEFTOVERS_MAX_ENTRIES, check_delete, make_tombstone
+from midrun.stores.deletion import (
+    LEFTOVERS_MAX_ENTRIES,
+    build_tombstone,
+    check_delete,
+    make_tombstone,
+)
 from midrun.stores.operations import (
     INLINE_MAX_BYTES,
     INLINE_MAX_ENTRIES,
@@ -287,17 +294,19 @@ class PostgresStore(JournalStore):
         validation.check_halt(halt)
         for name in ("scope", "by", "reason"):
             check_no_nul(name, getattr(halt, name))
+        check_no_nul("tenant", halt.tenant or "")
         values = {"scope": halt.scope, "by": halt.by, "reason": halt.reason}
+        values |= {"tenant": validation.encode_halt_tenant(halt.tenant)}
         await self._resources.read_pool.execute(
             queries.INSERT_HALT, values | {"now": self.server_clock.get_override()}
         )
         self.watchers.notify([(HALTS_CHANGED, SEQ_ZERO)])
 
     async def delete_runs(
-        self, runs: Sequence[RunId], *, by: str, reason: str = ""
+        self, runs: Sequence[RunId], *, by: str, reason: str = "", tenant: str | None = None
     ) -> DeletedRuns:
         check_delete(runs, by, reason)
-        for name, text in (("by", by), ("reason", reason)):
+        for name, text in (("by", by), ("reason", reason), ("tenant", tenant or "")):
             check_no_nul(name, text)
         for run in runs:
             validation.check_run_id(run)
@@ -307,7 +316,7 @@ class PostgresStore(JournalStore):
         while left:
             # The tombstone has the last hash of the run, so its row is read first. The server
             # leaves a family alone whose rows have changed since; that one is read again.
-            families, refused = await reader.read_families(pool, left)
+            families, refused = await reader.read_families(pool, left, tenant)
             refusals += refused
             made = [
                 [
@@ -335,7 +344,7 @@ class PostgresStore(JournalStore):
             # are recognized by their proof.
             for tombstone in (t for family in families for t in family if lost_count):
                 stored = await connection.execute(queries.TOMBSTONE, {"run": tombstone.run})
-                if stored and stored[0][-1] == tombstone.proof:
+                if stored and build_tombstone(*stored[0]) == tombstone:
                     deleted.add(tombstone.run)
             return deleted
 
@@ -346,10 +355,12 @@ class PostgresStore(JournalStore):
         ((left,),) = await self._resources.read_pool.execute(queries.REMOVE_LEFTOVERS, values)
         return bool(left)
 
-    async def remove_halt(self, scope: str) -> bool:
-        validation.check_text("scope", scope)
-        check_no_nul("scope", scope)
+    async def remove_halt(self, scope: str, tenant: str | None = None) -> bool:
+        for name, text in (("scope", scope), ("tenant", tenant or "")):
+            validation.check_text(name, text)
+            check_no_nul(name, text)
         values = {"scope": scope, "now": self.server_clock.get_override()}
+        values |= {"tenant": validation.encode_halt_tenant(tenant)}
 
         async def delete_once(connection: PostgresConnection, lost_count: int) -> bool:
             ((lifted,),) = await connection.execute(queries.DELETE_HALT, values)
@@ -362,13 +373,15 @@ class PostgresStore(JournalStore):
 
     async def append_audit(self, entry: AuditEntry) -> None:
         body, now = validation.encode_audit(entry), self.server_clock.get_override()
-        await self._resources.read_pool.execute(queries.ADD_AUDIT, {"now": now, "body": body})
+        values = {"now": now, "body": body, "tenant": entry.tenant}
+        await self._resources.read_pool.execute(queries.ADD_AUDIT, values)
 
     async def list_audit(
-        self, *, since: Micros, until: Micros, after: int, limit: int
+        self, *, since: Micros, until: Micros, after: int, limit: int, tenant: str | None = None
     ) -> Sequence[tuple[int, AuditEntry]]:
         limit = validation.clamp_limit(limit)
         values = {"since": since, "until": until, "after": after, "limit": limit}
+        values |= {"tenant": tenant}
         return [
             (number, validation.build_audit(at, body))
             for number, at, body in await self._resources.read_pool.execute(
@@ -405,8 +418,8 @@ class PostgresStore(JournalStore):
     async def read_file(self, run: RunId, file_hash: str) -> bytes:
         return await reader.read_file(self._resources.read_pool, run, file_hash)
 
-    async def get_row(self, run: RunId) -> RunRow:
-        return await reader.read_row(self._resources.read_pool, run)
+    async def get_row(self, run: RunId, seen_by: Visibility = ALL_RUNS) -> RunRow:
+        return await reader.read_row(self._resources.read_pool, run, seen_by)
 
     async def get_indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
         """Return the row of `run` and its indexed columns by name."""
@@ -433,8 +446,10 @@ class PostgresStore(JournalStore):
         validation.check_text("owner", owner)
         return await reader.read_usage(self._resources.read_pool, owner, since, sizes=sizes)
 
-    async def count_runs_by_phase(self) -> Mapping[Phase, int]:
-        return await reader.count_phases(self._resources.read_pool)
+    async def count_runs_by_phase(self, tenant: str | None = None) -> Mapping[Phase, int]:
+        validation.check_text("tenant", tenant or "")
+        check_no_nul("tenant", tenant or "")
+        return await reader.count_phases(self._resources.read_pool, tenant)
 
     async def count_open_runs(self) -> Sequence[RunGroup]:
         return await reader.group_open_runs(self._resources.read_pool)
@@ -460,15 +475,17 @@ class PostgresStore(JournalStore):
     async def list_ended(self, query: EndedQuery) -> Page[RunRow]:
         return await reader.read_ended(self._resources.read_pool, query)
 
-    async def get_tombstone(self, run: RunId) -> Tombstone:
+    async def get_tombstone(self, run: RunId, tenant: str | None = None) -> Tombstone:
         validation.check_run_id(run)
         tombstone = await read_tombstone(self._resources.read_pool, run)
-        if tombstone is None:
+        if tombstone is None or tenant not in {None, tombstone.tenant}:
             raise RunNotFound(run)
         return tombstone
 
-    async def list_halts(self) -> Sequence[HaltRecord]:
-        return await reader.read_halts(self._resources.read_pool)
+    async def list_halts(self, tenant: str | None = None) -> Sequence[HaltRecord]:
+        validation.check_text("tenant", tenant or "")
+        check_no_nul("tenant", tenant or "")
+        return await reader.read_halts(self._resources.read_pool, tenant)
 
     # ── watching ──────────────────────────────────────────────────────────────────────────
 

@@ -38,8 +38,8 @@ from midrun.errors import (
     RunNotFound,
     StoreError,
 )
-from midrun.ports.store import AppendResult, Tombstone
-from midrun.stores.deletion import explain_missing
+from midrun.ports.store import ALL_RUNS, AppendResult, Tombstone, Visibility
+from midrun.stores.deletion import build_tombstone, explain_missing
 from midrun.stores.group_commit import Failure, GroupCommit, PendingWrite
 from midrun.stores.operations import (
     AppendWrite,
@@ -339,13 +339,14 @@ async def read_tombstone(pool: ConnectionPool, run: RunId) -> Tombstone | None:
     rows = await pool.execute(queries.TOMBSTONE, {"run": run})
     if not rows:
         return None
-    name, seq, link, by, at, reason, proof = rows[0]
-    return Tombstone(run=name, seq=seq, hash=link, by=by, at=at, reason=reason, proof=proof)
+    return build_tombstone(*rows[0])
 
 
-async def read_missing_error(pool: ConnectionPool, run: RunId) -> RunNotFound:
+async def read_missing_error(
+    pool: ConnectionPool, run: RunId, seen_by: Visibility = ALL_RUNS
+) -> RunNotFound:
     """Return the error for a run that is not in the store: it was deleted, or never there."""
-    return explain_missing(run, await read_tombstone(pool, run))
+    return explain_missing(run, await read_tombstone(pool, run), seen_by)
 
 
 def build_row_state(

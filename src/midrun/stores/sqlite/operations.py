@@ -16,7 +16,14 @@ from midrun.codec.hash_chain import HashChain
 from midrun.core.ids import MICROS_PER_SECOND, RunId
 from midrun.errors import StoreError
 from midrun.ports.environment import Clock
-from midrun.ports.store import AppendResult, DeletedRuns, HaltRecord, Snapshot, Tombstone
+from midrun.ports.store import (
+    AppendResult,
+    DeletedRuns,
+    HaltRecord,
+    Snapshot,
+    Tombstone,
+    Visibility,
+)
 from midrun.stores import validation
 from midrun.stores.deletion import (
     LEFTOVERS_MAX_BYTES,
@@ -154,7 +161,9 @@ class SetHalt(Struct, frozen=True, kw_only=True):
 
     def __call__(self, rows: RowCache) -> None:
         halt = self.halt
-        rows.db.execute(queries.INSERT_HALT, (halt.scope, halt.by, halt.reason, self.clock()))
+        tenant = validation.encode_halt_tenant(halt.tenant)
+        values = (halt.scope, halt.by, halt.reason, self.clock(), tenant)
+        rows.db.execute(queries.INSERT_HALT, values)
         rows.record_halts_changed()
 
 
@@ -162,19 +171,22 @@ class AppendAudit(Struct, frozen=True, kw_only=True):
     """Append an entry to the audit log."""
 
     body: bytes
+    tenant: str
     clock: Clock
 
     def __call__(self, rows: RowCache) -> None:
-        rows.db.execute(queries.ADD_AUDIT, (self.clock(), self.body))
+        rows.db.execute(queries.ADD_AUDIT, (self.clock(), self.body, self.tenant))
 
 
 class RemoveHalt(Struct, frozen=True, kw_only=True):
-    """Remove the halt of a scope; return whether there was one."""
+    """Remove the halt of a scope and a tenant; return whether there was one."""
 
     scope: str
+    tenant: str | None
 
     def __call__(self, rows: RowCache) -> bool:
-        rows.db.execute(queries.DELETE_HALT, (self.scope,))
+        tenant = validation.encode_halt_tenant(self.tenant)
+        rows.db.execute(queries.DELETE_HALT, (self.scope, tenant))
         removed = rows.db.changes() > 0
         rows.record_halts_changed()
         return removed
@@ -186,6 +198,7 @@ class DeleteRuns(Struct, frozen=True, kw_only=True):
     runs: tuple[RunId, ...]
     by: str
     reason: str
+    tenant: str | None
     chain: HashChain
     clock: Clock
 
@@ -208,9 +221,9 @@ class DeleteRuns(Struct, frozen=True, kw_only=True):
 
     def _find_family(self, rows: RowCache, run: RunId) -> list[StoredRow] | StoreError:
         """Return the rows of `run` and its descendants, or the reason of a refusal."""
-        row = rows.find_row(run)
-        if row is None:
-            return explain_missing(run, select_tombstone(rows.db, run))
+        row, seen_by = rows.find_row(run), Visibility(tenant=self.tenant)
+        if row is None or not seen_by.includes(row.stored_head.head):
+            return explain_missing(run, select_tombstone(rows.db, run), seen_by)
         family = {run: row}
         members = [run]
         for member in members:  # grows while it is read

@@ -29,11 +29,11 @@ RUN_EXISTS: Final = "SELECT 1 FROM runs WHERE run = ?"
 # A new run never gets the number of a deleted one.
 INSERT_RUN: Final = """
     INSERT INTO runs (no, run, seq, hash, at, started_at, epoch, holder, head, phase, attention,
-                      wake_at, agent, thread, parent, owner)
+                      wake_at, agent, thread, parent, owner, tenant, team)
     VALUES (
         1 + max(coalesce((SELECT max(no) FROM runs), 0),
                 coalesce((SELECT max(no) FROM tombstones), 0)),
-        ?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?
+        ?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
     )
     RETURNING no
 """
@@ -89,17 +89,29 @@ COUNT_HELD: Final = """
       AND CASE
           WHEN ?3 = 'all' THEN TRUE
           WHEN substr(?3, 1, 6) = 'agent:' THEN agent = substr(?3, 7)
+          WHEN substr(?3, 1, 7) = 'tenant:' THEN tenant = substr(?3, 8)
           ELSE EXISTS (SELECT 1 FROM labels AS l WHERE l.label = substr(?3, 7) AND l.no = r.no)
       END
 """
-INSERT_HALT: Final = "INSERT OR IGNORE INTO halts (scope, by, reason, at) VALUES (?, ?, ?, ?)"
-DELETE_HALT: Final = "DELETE FROM halts WHERE scope = ?"
+INSERT_HALT: Final = """
+    INSERT OR IGNORE INTO halts (scope, by, reason, at, tenant) VALUES (?, ?, ?, ?, ?)
+"""
+DELETE_HALT: Final = "DELETE FROM halts WHERE scope = ? AND tenant = ?"
 BUMP_HALT_COUNTER: Final = "UPDATE halt_counter SET changes = changes + 1"
 
 # ── reading one run ──────────────────────────────────────────────────────────
 ROW: Final = _ROW + _FROM_RUN
+# Parameters: run, tenant (NULL: any), owner (NULL: any), teams as a JSON array.
+VISIBLE_ROW: Final = (
+    ROW
+    + """
+      AND (?2 IS NULL OR r.tenant = ?2)
+      AND (?3 IS NULL OR r.owner = ?3 OR r.team IN (SELECT value FROM json_each(?4)))
+"""
+)
 _INDEXED_COLUMNS: Final = """,
-           r.phase, r.agent, r.thread, r.parent, r.owner, r.attention, r.wake_at,
+           r.phase, r.agent, r.thread, r.parent, r.owner, r.tenant, r.team, r.attention,
+           r.wake_at,
            (SELECT json_group_array(label) FROM labels WHERE no = r.no)
 """
 INDEXED_ROW: Final = _ROW + _INDEXED_COLUMNS + _FROM_RUN
@@ -134,15 +146,17 @@ SNAPSHOT: Final = """
 # One statement for each leading filter, which names its index; the other filters only thin out
 # its result. SQLite would otherwise choose by statistics that the file may not have.
 # Parameters: before, limit, label, phase, agent, thread, parent, attention, owner, decider,
-# words; NULL means any.
+# tenant, teams, words; NULL means any. Teams are a JSON array.
 _COLUMNS: Final = _ROW + "FROM runs AS r "
 _FILTERS: Final = """
       AND (?4 IS NULL OR r.phase = ?4) AND (?5 IS NULL OR r.agent = ?5)
       AND (?6 IS NULL OR r.thread = ?6) AND (?7 IS NULL OR r.parent = ?7)
-      AND (?8 IS NULL OR r.attention <> '') AND (?9 IS NULL OR r.owner = ?9)
-      AND (?10 IS NULL OR r.owner = ?10 OR EXISTS (
-          SELECT 1 FROM json_each(CAST(r.head AS TEXT), '$.addressees') WHERE value = ?10
-      ))
+      AND (?8 IS NULL OR r.attention <> '') AND (?11 IS NULL OR r.tenant = ?11)
+      AND (?9 IS NULL OR r.owner = ?9 OR r.team IN (SELECT value FROM json_each(?12)))
+      AND (?10 IS NULL OR r.owner = ?10 OR r.team IN (SELECT value FROM json_each(?12))
+           OR EXISTS (
+               SELECT 1 FROM json_each(CAST(r.head AS TEXT), '$.addressees') WHERE value = ?10
+           ))
 """
 _LABEL_FILTER: Final = """
       AND (?3 IS NULL OR EXISTS (SELECT 1 FROM labels WHERE label = ?3 AND no = r.no))
@@ -191,6 +205,13 @@ LIST_BY_OWNER: Final = (
     + "WHERE r.owner = ?9 AND r.no < ?1"
     + _FILTERS_AND_ORDER
 )
+LIST_BY_TENANT: Final = (
+    _COLUMNS
+    + "INDEXED BY runs_by_tenant "
+    + _NEWEST
+    + "WHERE r.tenant = ?11 AND r.tenant <> '' AND r.no < ?1"
+    + _FILTERS_AND_ORDER
+)
 LIST_BY_LABEL: Final = (
     _ROW
     + "FROM labels AS l CROSS JOIN runs AS r ON r.no = l.no"
@@ -203,7 +224,7 @@ LIST_BY_WORDS: Final = (
     _ROW
     + "FROM search AS s CROSS JOIN runs AS r ON r.no = s.rowid"
     + _NEWEST
-    + "WHERE s.words MATCH ?11 AND s.rowid < ?1"
+    + "WHERE s.words MATCH ?13 AND s.rowid < ?1"
     + _FILTERS
     + _LABEL_FILTER
     + "ORDER BY s.rowid DESC LIMIT ?2"
@@ -226,10 +247,17 @@ _USAGE_COLUMNS: Final = """
     FROM runs AS r INDEXED BY runs_by_owner
 """
 USAGE: Final = _USAGE_COLUMNS + _NEWEST + "WHERE owner = ?1"
+# A cursor of another tenant is unknown. Parameters: run, tenant (NULL: any).
 RUN_NUMBER: Final = """
-    SELECT no FROM runs WHERE run = ?1 UNION ALL SELECT no FROM tombstones WHERE run = ?1
+    SELECT no FROM runs WHERE run = ?1 AND (?2 IS NULL OR tenant = ?2)
+    UNION ALL SELECT no FROM tombstones WHERE run = ?1 AND (?2 IS NULL OR tenant = ?2)
 """
 COUNTS: Final = "SELECT phase, count(*) FROM runs GROUP BY phase"
+COUNTS_OF_DEFAULT: Final = "SELECT phase, count(*) FROM runs WHERE tenant = '' GROUP BY phase"
+COUNTS_OF_TENANT: Final = """
+    SELECT phase, count(*) FROM runs INDEXED BY runs_by_tenant
+    WHERE tenant = ? AND tenant <> '' GROUP BY phase
+"""
 OPEN_RUNS: Final = """
     SELECT agent, phase, count(*), coalesce(sum(asks), 0), min(at), min(iif(asks > 0, at, NULL))
     FROM (
@@ -251,18 +279,25 @@ DUE: Final = """
     SELECT run FROM runs WHERE wake_at IS NOT NULL AND wake_at <= ? ORDER BY wake_at, no LIMIT ?
 """
 KEY: Final = "SELECT key_id FROM chain_key"
-ADD_AUDIT: Final = "INSERT INTO audit (at, body) VALUES (?, ?)"
+ADD_AUDIT: Final = "INSERT INTO audit (at, body, tenant) VALUES (?, ?, ?)"
 AUDIT: Final = """
     SELECT id, at, body FROM audit WHERE id > ? AND at >= ? AND at < ? ORDER BY id LIMIT ?
 """
-HALTS: Final = "SELECT scope, by, reason, at FROM halts ORDER BY at, rowid"
+AUDIT_OF_TENANT: Final = """
+    SELECT id, at, body FROM audit
+    WHERE id > ?1 AND at >= ?2 AND at < ?3 AND tenant = ?5 ORDER BY id LIMIT ?4
+"""
+HALTS: Final = "SELECT scope, by, reason, at, tenant FROM halts ORDER BY at, rowid"
+HALTS_OF_TENANT: Final = """
+    SELECT scope, by, reason, at, tenant FROM halts WHERE tenant IN ('*', ?) ORDER BY at, rowid
+"""
 HOLDERS: Final = "SELECT holder, lag FROM holders WHERE abs(? - beat_at) < ttl ORDER BY holder"
 
 # ── deletion ─────────────────────────────────────────────────────────────────
-# Parameters: before, limit, label, agent, thread, owner, at and number of the last run.
+# Parameters: before, limit, label, agent, thread, owner, at and number of the last run, tenant.
 _ENDED_FILTERS: Final = """
       AND (?4 IS NULL OR r.agent = ?4) AND (?5 IS NULL OR r.thread = ?5)
-      AND (?6 IS NULL OR r.owner = ?6)
+      AND (?6 IS NULL OR r.owner = ?6) AND (?9 IS NULL OR r.tenant = ?9)
       AND (r.parent = '' OR NOT EXISTS (SELECT 1 FROM runs AS p WHERE p.run = r.parent))
       AND (?3 IS NULL OR EXISTS (SELECT 1 FROM labels WHERE label = ?3 AND no = r.no))
 """
@@ -277,11 +312,11 @@ ENDED: Final = (
 )
 CHILDREN: Final = "SELECT run FROM runs WHERE parent = ? AND parent <> ''"
 TOMBSTONE: Final = """
-    SELECT run, seq, hash, "by", at, reason, proof FROM tombstones WHERE run = ?
+    SELECT run, seq, hash, "by", at, reason, proof, tenant FROM tombstones WHERE run = ?
 """
 ADD_TOMBSTONE: Final = """
-    INSERT INTO tombstones (no, run, seq, hash, "by", at, reason, proof)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO tombstones (no, run, seq, hash, "by", at, reason, proof, tenant)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 DELETE_ROW: Final = "DELETE FROM runs WHERE no = ?"
 DELETE_LABEL: Final = "DELETE FROM labels WHERE label = ? AND no = ?"

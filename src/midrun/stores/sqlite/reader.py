@@ -30,6 +30,7 @@ from midrun.errors import (
     StoreClosed,
 )
 from midrun.ports.store import (
+    ALL_RUNS,
     EndedQuery,
     OwnerUsage,
     Page,
@@ -38,6 +39,7 @@ from midrun.ports.store import (
     RunRow,
     Snapshot,
     Tombstone,
+    Visibility,
 )
 from midrun.stores import validation
 from midrun.stores.chunks import join_line, list_chunk_hashes
@@ -108,13 +110,23 @@ class ReadConnection:
                 self._db = None
 
 
-def read_row(db: apsw.Connection, run: RunId) -> RunRow:
-    """Return the row of `run`."""
+def read_row(db: apsw.Connection, run: RunId, seen_by: Visibility = ALL_RUNS) -> RunRow:
+    """Return the row of `run` if `seen_by` includes it."""
     validation.check_run_id(run)
-    found = db.execute(queries.ROW, (run,)).get
+    validation.check_visibility(seen_by)
+    if seen_by == ALL_RUNS:
+        found = db.execute(queries.ROW, (run,)).get
+    else:
+        bound = (run, seen_by.tenant, seen_by.owner or None, _encode_names(seen_by.teams))
+        found = db.execute(queries.VISIBLE_ROW, bound).get
     if found is None:
-        raise explain_missing(run, select_tombstone(db, run))
+        raise explain_missing(run, select_tombstone(db, run), seen_by)
     return build_row(*found[1:])
+
+
+def _encode_names(names: Sequence[str]) -> str:
+    """Return names as a JSON array, a single parameter of a statement."""
+    return msgspec.json.encode(names).decode()
 
 
 def read_indexed_row(db: apsw.Connection, run: RunId) -> tuple[RunRow, dict[str, object]]:
@@ -254,7 +266,7 @@ def read_file(db: apsw.Connection, run: RunId, file_hash: str) -> bytes:
 
 def read_page(db: apsw.Connection, query: RunQuery) -> Page[RunRow]:
     """Return a page of runs, newest first."""
-    limit, before = validation.check_query(query), _find_page_start(db, query.cursor)
+    limit, before = validation.check_query(query), _find_page_start(db, query)
     filters = (query.agent, query.thread, query.parent, query.attention)
     people = (query.owner, query.decider)
     wanted = parse_search(query.search)
@@ -272,6 +284,8 @@ def read_page(db: apsw.Connection, query: RunQuery) -> Page[RunRow]:
             query.label or None,
             phase,
             *(v or None for v in (*filters, *people)),
+            query.tenant,
+            _encode_names(query.teams),
             *words,
         )
         for number, *columns in db.execute(_choose_list_statement(query), bound):
@@ -283,17 +297,18 @@ def read_page(db: apsw.Connection, query: RunQuery) -> Page[RunRow]:
     return Page(items=items, cursor=items[-1].run if len(found) > len(items) else "")
 
 
-def _find_page_start(db: apsw.Connection, cursor: str) -> int:
-    """Return the run number below which the page of `cursor` begins.
+def _find_page_start(db: apsw.Connection, query: RunQuery) -> int:
+    """Return the run number below which the page of the query's cursor begins.
 
     Raises:
-        CursorRefused: there is no such run.
+        CursorRefused: the tenant has no such run.
     """
-    if not cursor:
+    if not query.cursor:
         return INTEGER_MAX
-    start: int | None = db.execute(queries.RUN_NUMBER, (cursor,)).get
+    bound = (query.cursor, query.tenant)
+    start: int | None = db.execute(queries.RUN_NUMBER, bound).get
     if start is None:
-        raise CursorRefused(cursor)
+        raise CursorRefused(query.cursor)
     return start
 
 
@@ -301,7 +316,8 @@ def read_ended(db: apsw.Connection, query: EndedQuery) -> Page[RunRow]:
     """Return a page of runs that may be deleted."""
     limit, after = check_ended_query(query), parse_ended_cursor(query.cursor)
     filters = (query.label, query.agent, query.thread, query.owner)
-    bound = (query.before, limit + 1, *(value or None for value in filters), *after)
+    names = (value or None for value in filters)
+    bound = (query.before, limit + 1, *names, *after, query.tenant)
     found = [
         (number, build_row(*columns)) for number, *columns in db.execute(queries.ENDED, bound)
     ]
@@ -309,11 +325,11 @@ def read_ended(db: apsw.Connection, query: EndedQuery) -> Page[RunRow]:
     return Page(items=items, cursor=make_ended_cursor(found, limit))
 
 
-def read_tombstone(db: apsw.Connection, run: RunId) -> Tombstone:
-    """Return the tombstone of `run`."""
+def read_tombstone(db: apsw.Connection, run: RunId, tenant: str | None) -> Tombstone:
+    """Return the tombstone of `run`, if the run was one of `tenant`."""
     validation.check_run_id(run)
     tombstone = select_tombstone(db, run)
-    if tombstone is None:
+    if tombstone is None or tenant not in {None, tombstone.tenant}:
         raise RunNotFound(run)
     return tombstone
 
@@ -327,9 +343,13 @@ def read_usage(db: apsw.Connection, owner: str, since: Micros, *, sizes: bool) -
     )
 
 
-def count_phases(db: apsw.Connection) -> Mapping[Phase, int]:
-    """Return the number of runs in each phase."""
-    return msgspec.convert(dict(db.execute(queries.COUNTS)), dict[Phase, int])
+def count_phases(db: apsw.Connection, tenant: str | None) -> Mapping[Phase, int]:
+    """Return the number of runs in each phase, of all tenants or of one."""
+    if tenant:
+        found = db.execute(queries.COUNTS_OF_TENANT, (tenant,))
+    else:
+        found = db.execute(queries.COUNTS if tenant is None else queries.COUNTS_OF_DEFAULT)
+    return msgspec.convert(dict(found), dict[Phase, int])
 
 
 def group_open_runs(db: apsw.Connection) -> list[RunGroup]:
@@ -365,10 +385,13 @@ def _choose_list_statement(query: RunQuery) -> str:
         return queries.LIST_BY_THREAD
     if query.label:
         return queries.LIST_BY_LABEL
-    if query.owner:
+    # With teams, runs of other owners match, too.
+    if query.owner and not query.teams:
         return queries.LIST_BY_OWNER
     if query.attention:
         return queries.LIST_BY_ATTENTION
+    if query.tenant:
+        return queries.LIST_BY_TENANT
     if query.phases:
         return queries.LIST_BY_PHASE
     return queries.LIST_BY_AGENT if query.agent else queries.LIST_ALL

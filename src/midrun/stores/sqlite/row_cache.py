@@ -22,11 +22,11 @@ from midrun.errors import FileMissing
 from midrun.ports.store import HaltRecord, Tombstone
 from midrun.stores import validation
 from midrun.stores.chunks import split_line
-from midrun.stores.deletion import explain_missing
+from midrun.stores.deletion import build_tombstone, explain_missing
 from midrun.stores.operations import RowChange, StoredRow
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connection import check_schema_version
-from midrun.stores.validation import NamedFiles, StoredHead, decode_head
+from midrun.stores.validation import NamedFiles, StoredHead, build_halt, decode_head
 from midrun.stores.watchers import HALTS_CHANGED
 
 LineAndHash: TypeAlias = tuple[bytes, bytes]
@@ -142,6 +142,7 @@ class RowCache:
                 tombstone.at,
                 tombstone.reason,
                 tombstone.proof,
+                tombstone.tenant,
             ),
         )
         for label in row.stored_head.head.labels:
@@ -193,6 +194,8 @@ class RowCache:
                 head.thread,
                 head.parent,
                 head.owner,
+                head.tenant,
+                head.team,
             ),
         ).get
         for label in head.labels:
@@ -271,13 +274,14 @@ def select_tombstone(db: apsw.Connection, run: RunId) -> Tombstone | None:
     found = db.execute(queries.TOMBSTONE, (run,)).get
     if found is None:
         return None
-    run, seq, link, by, at, reason, proof = found
-    return Tombstone(run=run, seq=seq, hash=link, by=by, at=at, reason=reason, proof=proof)
+    return build_tombstone(*found)
 
 
-def select_halts(db: apsw.Connection) -> tuple[HaltRecord, ...]:
+def select_halts(db: apsw.Connection, tenant: str | None = None) -> tuple[HaltRecord, ...]:
     """Return the halts that are in force, oldest first."""
-    return tuple(
-        HaltRecord(scope=scope, by=by, reason=reason, at=at)
-        for scope, by, reason, at in db.execute(queries.HALTS)
+    found = (
+        db.execute(queries.HALTS)
+        if tenant is None
+        else db.execute(queries.HALTS_OF_TENANT, (tenant,))
     )
+    return tuple(build_halt(*columns) for columns in found)

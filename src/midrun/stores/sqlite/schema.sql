@@ -21,12 +21,15 @@ CREATE TABLE runs (
     agent      TEXT    NOT NULL,
     thread     TEXT    NOT NULL,
     parent     TEXT    NOT NULL,
-    owner      TEXT    NOT NULL      -- the user who started it
+    owner      TEXT    NOT NULL,     -- the user who started it
+    tenant     TEXT    NOT NULL,     -- empty: the default tenant
+    team       TEXT    NOT NULL      -- users of this team see the run; empty: none
 ) STRICT;
 
 CREATE INDEX runs_by_phase ON runs (phase);
 CREATE INDEX runs_by_agent ON runs (agent);
 CREATE INDEX runs_by_owner ON runs (owner);
+CREATE INDEX runs_by_tenant ON runs (tenant) WHERE tenant <> '';
 CREATE INDEX runs_by_thread ON runs (thread) WHERE thread <> '';
 CREATE INDEX runs_by_parent ON runs (parent) WHERE parent <> '';
 CREATE INDEX runs_by_attention ON runs (no) WHERE attention <> '';
@@ -95,6 +98,7 @@ CREATE TABLE tombstones (
     "by"    TEXT    NOT NULL,
     at      INTEGER NOT NULL,
     reason  TEXT    NOT NULL,
+    tenant  TEXT    NOT NULL,
     proof   BLOB    NOT NULL,        -- links the columns above to `hash`
     removed INTEGER NOT NULL DEFAULT 0
 ) STRICT;
@@ -102,7 +106,7 @@ CREATE TABLE tombstones (
 CREATE INDEX tombstones_with_leftovers ON tombstones (id) WHERE removed = 0;
 
 CREATE TRIGGER tombstones_do_not_change
-BEFORE UPDATE OF id, no, run, seq, hash, "by", at, reason, proof ON tombstones
+BEFORE UPDATE OF id, no, run, seq, hash, "by", at, reason, tenant, proof ON tombstones
 BEGIN
     SELECT raise(ABORT, 'tombstones are never changed');
 END;
@@ -162,10 +166,12 @@ CREATE TABLE holders (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE halts (
-    scope  TEXT    PRIMARY KEY,
+    scope  TEXT    NOT NULL,
     "by"   TEXT    NOT NULL,
     reason TEXT    NOT NULL,
-    at     INTEGER NOT NULL
+    at     INTEGER NOT NULL,
+    tenant TEXT    NOT NULL,         -- '*': all tenants
+    PRIMARY KEY (tenant, scope)
 ) STRICT;
 
 -- One row, incremented by every halt and lift, so that other processes notice.
@@ -177,10 +183,13 @@ INSERT INTO halt_counter VALUES (0);
 
 -- The audit log: actions of people that no journal records. The body is JSON.
 CREATE TABLE audit (
-    id   INTEGER PRIMARY KEY,
-    at   INTEGER NOT NULL,
-    body BLOB    NOT NULL
+    id     INTEGER PRIMARY KEY,
+    at     INTEGER NOT NULL,
+    tenant TEXT    NOT NULL,
+    body   BLOB    NOT NULL
 ) STRICT;
+
+CREATE INDEX audit_by_tenant ON audit (tenant) WHERE tenant <> '';
 
 CREATE TRIGGER audit_does_not_change BEFORE UPDATE ON audit
 BEGIN

@@ -27,6 +27,7 @@ from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.relay import Relay
 from midrun.ports.store import (
+    ALL_RUNS,
     AppendResult,
     Change,
     DeletedRuns,
@@ -40,6 +41,7 @@ from midrun.ports.store import (
     RunRow,
     Snapshot,
     Tombstone,
+    Visibility,
 )
 from midrun.stores import validation
 from midrun.stores.deletion import check_delete
@@ -128,9 +130,9 @@ class SqliteStore(JournalStore):
             lambda db: reader.read_file(db, run, file_hash)
         )
 
-    async def get_row(self, run: RunId) -> RunRow:
+    async def get_row(self, run: RunId, seen_by: Visibility = ALL_RUNS) -> RunRow:
         await checkpoint()
-        return self._inline_reader.read_inline(lambda db: reader.read_row(db, run))
+        return self._inline_reader.read_inline(lambda db: reader.read_row(db, run, seen_by))
 
     async def get_indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
         """Return the row of `run` and its indexed columns by name."""
@@ -187,8 +189,11 @@ class SqliteStore(JournalStore):
             lambda db: reader.read_usage(db, owner, since, sizes=sizes)
         )
 
-    async def count_runs_by_phase(self) -> Mapping[Phase, int]:
-        return await self._thread_reader.read_in_thread(reader.count_phases)
+    async def count_runs_by_phase(self, tenant: str | None = None) -> Mapping[Phase, int]:
+        validation.check_text("tenant", tenant or "")
+        return await self._thread_reader.read_in_thread(
+            lambda db: reader.count_phases(db, tenant)
+        )
 
     async def count_open_runs(self) -> Sequence[RunGroup]:
         return await self._thread_reader.read_in_thread(reader.group_open_runs)
@@ -211,26 +216,33 @@ class SqliteStore(JournalStore):
         request = operations.SetHalt(halt=halt, clock=self._clock)
         await self._writer.write(request)
 
-    async def remove_halt(self, scope: str) -> bool:
+    async def remove_halt(self, scope: str, tenant: str | None = None) -> bool:
         validation.check_text("scope", scope)
-        return await self._writer.write(operations.RemoveHalt(scope=scope))
+        validation.check_text("tenant", tenant or "")
+        return await self._writer.write(operations.RemoveHalt(scope=scope, tenant=tenant))
 
-    async def list_halts(self) -> Sequence[HaltRecord]:
+    async def list_halts(self, tenant: str | None = None) -> Sequence[HaltRecord]:
+        validation.check_text("tenant", tenant or "")
         await checkpoint()
-        return self._inline_reader.read_inline(select_halts)
+        return self._inline_reader.read_inline(lambda db: select_halts(db, tenant))
 
     async def append_audit(self, entry: AuditEntry) -> None:
         body = validation.encode_audit(entry)
-        await self._writer.write(operations.AppendAudit(body=body, clock=self._clock))
+        request = operations.AppendAudit(body=body, tenant=entry.tenant, clock=self._clock)
+        await self._writer.write(request)
 
     async def list_audit(
-        self, *, since: Micros, until: Micros, after: int, limit: int
+        self, *, since: Micros, until: Micros, after: int, limit: int, tenant: str | None = None
     ) -> Sequence[tuple[int, AuditEntry]]:
         bound = (after, since, until, validation.clamp_limit(limit))
         return await self._thread_reader.read_in_thread(
             lambda db: [
                 (number, validation.build_audit(at, body))
-                for number, at, body in db.execute(queries.AUDIT, bound)
+                for number, at, body in (
+                    db.execute(queries.AUDIT, bound)
+                    if tenant is None
+                    else db.execute(queries.AUDIT_OF_TENANT, (*bound, tenant))
+                )
             ]
         )
 
@@ -238,11 +250,16 @@ class SqliteStore(JournalStore):
         return await self._thread_reader.read_in_thread(lambda db: reader.read_ended(db, query))
 
     async def delete_runs(
-        self, runs: Sequence[RunId], *, by: str, reason: str = ""
+        self, runs: Sequence[RunId], *, by: str, reason: str = "", tenant: str | None = None
     ) -> DeletedRuns:
         check_delete(runs, by, reason)
         request = operations.DeleteRuns(
-            runs=tuple(runs), by=by, reason=reason, chain=self.chain, clock=self._clock
+            runs=tuple(runs),
+            by=by,
+            reason=reason,
+            tenant=tenant,
+            chain=self.chain,
+            clock=self._clock,
         )
         return await self._writer.write(request, inline=False)
 
@@ -250,9 +267,11 @@ class SqliteStore(JournalStore):
         # In the writer thread, and as a group of its own: no append waits for more than this.
         return await self._writer.write(operations.RemoveLeftovers(), inline=False)
 
-    async def get_tombstone(self, run: RunId) -> Tombstone:
+    async def get_tombstone(self, run: RunId, tenant: str | None = None) -> Tombstone:
         await checkpoint()
-        return self._inline_reader.read_inline(lambda db: reader.read_tombstone(db, run))
+        return self._inline_reader.read_inline(
+            lambda db: reader.read_tombstone(db, run, tenant)
+        )
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[AsyncIterator[Change]]:

@@ -19,12 +19,15 @@ CREATE TABLE midrun_runs (
     thread     text   COLLATE "C" NOT NULL,
     parent     text   COLLATE "C" NOT NULL,
     owner      text   COLLATE "C" NOT NULL,       -- the user who started it
+    tenant     text   COLLATE "C" NOT NULL,       -- empty: the default tenant
+    team       text   COLLATE "C" NOT NULL,       -- users of this team see the run; empty: none
     ended_at   bigint                             -- `at`, while the run may be deleted
 ) WITH (fillfactor = 70);  -- an append that changes no indexed column stays on its page
 
 CREATE INDEX midrun_runs_by_phase ON midrun_runs (phase, no);
 CREATE INDEX midrun_runs_by_agent ON midrun_runs (agent, no);
 CREATE INDEX midrun_runs_by_owner ON midrun_runs (owner, no) WHERE owner <> '';
+CREATE INDEX midrun_runs_by_tenant ON midrun_runs (tenant, no) WHERE tenant <> '';
 CREATE INDEX midrun_runs_by_thread ON midrun_runs (thread, no) WHERE thread <> '';
 CREATE INDEX midrun_runs_by_parent ON midrun_runs (parent, no) WHERE parent <> '';
 CREATE INDEX midrun_runs_by_attention ON midrun_runs (no) WHERE attention <> '';
@@ -80,6 +83,7 @@ CREATE TABLE midrun_tombstones (
     set_by  text   NOT NULL,
     at      bigint NOT NULL,
     reason  text   NOT NULL,
+    tenant  text   COLLATE "C" NOT NULL,
     proof   bytea  NOT NULL,                   -- links the columns above to `hash`
     removed boolean NOT NULL DEFAULT FALSE
 );
@@ -110,7 +114,7 @@ END
 $$;
 
 CREATE TRIGGER midrun_refuse_tombstone_change
-    BEFORE UPDATE OF no, run, seq, hash, set_by, at, reason, proof OR DELETE OR TRUNCATE
+    BEFORE UPDATE OF no, run, seq, hash, set_by, at, reason, tenant, proof OR DELETE OR TRUNCATE
     ON midrun_tombstones
     FOR EACH STATEMENT EXECUTE FUNCTION midrun_refuse_tombstone_change();
 
@@ -167,17 +171,21 @@ CREATE TABLE midrun_holders (
 
 -- The audit log: actions of people that no journal records. The body is JSON.
 CREATE TABLE midrun_audit (
-    id   bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    at   bigint NOT NULL,
-    body bytea  NOT NULL
+    id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at     bigint NOT NULL,
+    tenant text   COLLATE "C" NOT NULL,
+    body   bytea  NOT NULL
 );
+CREATE INDEX midrun_audit_by_tenant ON midrun_audit (tenant, id) WHERE tenant <> '';
 
 CREATE TABLE midrun_halts (
     no     bigint GENERATED ALWAYS AS IDENTITY,
-    scope  text   COLLATE "C" PRIMARY KEY,
+    scope  text   COLLATE "C" NOT NULL,
     set_by text   NOT NULL,
     reason text   NOT NULL,
-    at     bigint NOT NULL
+    at     bigint NOT NULL,
+    tenant text   COLLATE "C" NOT NULL,        -- '*': all tenants
+    PRIMARY KEY (tenant, scope)
 );
 
 -- Followers, and the cursor of each follower in each run. When a follower first starts, the
@@ -257,6 +265,7 @@ BEGIN
               AND CASE
                   WHEN scope = 'all' THEN TRUE
                   WHEN scope LIKE 'agent:%' THEN agent = substr(scope, 7)
+                  WHEN scope LIKE 'tenant:%' THEN tenant = substr(scope, 8)
                   ELSE EXISTS (
                       SELECT FROM midrun_labels AS l
                       WHERE l.no = r.no AND l.label = substr(scope, 7)
@@ -319,7 +328,8 @@ BEGIN
             run text, "after" bigint, seq bigint, hash text, at bigint, lines json,
             starts boolean, taker text, limits json, epoch bigint, holder text, head text,
             phase text, attention text, wake_at bigint, agent text, thread text, parent text,
-            owner text, labels json, chunks text[], started_at bigint, files json, words text
+            owner text, tenant text, team text, labels json, chunks text[], started_at bigint,
+            files json, words text
         )
     LOOP
         applies := FALSE;
@@ -350,11 +360,12 @@ BEGIN
         END IF;
         IF request."after" = 0 AND chunked AND lost_file IS NULL THEN
             INSERT INTO midrun_runs (run, seq, hash, at, started_at, epoch, holder, head, phase,
-                                     attention, wake_at, agent, thread, parent, owner, ended_at)
+                                     attention, wake_at, agent, thread, parent, owner, tenant,
+                                     team, ended_at)
             VALUES (request.run, request.seq, decode(request.hash, 'hex'), request.at,
                     request.started_at, request.epoch, '', convert_to(request.head, 'UTF8'),
                     request.phase, request.attention, request.wake_at, request.agent,
-                    request.thread, request.parent, request.owner,
+                    request.thread, request.parent, request.owner, request.tenant, request.team,
                     midrun_end_time(request.phase, request.at))
             ON CONFLICT (run) DO NOTHING
             RETURNING * INTO run_row;
@@ -382,8 +393,12 @@ BEGIN
                        AND lost_file IS NULL;
             IF applies AND request.starts AND EXISTS (SELECT FROM midrun_halts) THEN
                 SELECT * INTO halt FROM midrun_halts
-                WHERE scope IN ('all', 'agent:' || run_row.agent, 'run:' || run_row.run)
-                   OR scope IN (SELECT 'label:' || label FROM midrun_labels WHERE no = run_row.no)
+                WHERE tenant IN ('*', run_row.tenant) AND (
+                    scope IN ('all', 'agent:' || run_row.agent, 'run:' || run_row.run)
+                    OR scope IN (
+                        SELECT 'label:' || label FROM midrun_labels WHERE no = run_row.no
+                    )
+                )
                 ORDER BY no LIMIT 1;
                 applies := NOT FOUND;
             END IF;
@@ -484,8 +499,8 @@ BEGIN
                 SELECT FROM midrun_runs
                 WHERE parent = ANY(names) AND parent <> '' AND run <> ALL(names)
             );
-        INSERT INTO midrun_tombstones (no, run, seq, hash, set_by, at, reason, proof)
-        SELECT r.no, t.run, t.seq, decode(t.hash, 'hex'), t.by, t.at, t.reason,
+        INSERT INTO midrun_tombstones (no, run, seq, hash, set_by, at, reason, tenant, proof)
+        SELECT r.no, t.run, t.seq, decode(t.hash, 'hex'), t.by, t.at, t.reason, r.tenant,
                decode(t.proof, 'hex')
         FROM json_to_recordset(family) AS t (
             run text, seq bigint, hash text, by text, at bigint, reason text, proof text
@@ -558,28 +573,29 @@ $$;
 
 -- ── halts ────────────────────────────────────────────────────────────────────────────────
 
-CREATE FUNCTION midrun_set_halt(new_scope text, actor text, its_reason text, given_now bigint)
-RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION midrun_set_halt(
+    new_scope text, actor text, its_reason text, its_tenant text, given_now bigint
+) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     now bigint := coalesce(given_now, midrun_now());
 BEGIN
     PERFORM pg_advisory_xact_lock(1296647250, midrun_schema_key());
-    INSERT INTO midrun_halts (scope, set_by, reason, at)
-    VALUES (new_scope, actor, its_reason, now)
-    ON CONFLICT (scope) DO NOTHING;
+    INSERT INTO midrun_halts (scope, set_by, reason, at, tenant)
+    VALUES (new_scope, actor, its_reason, now, its_tenant)
+    ON CONFLICT (tenant, scope) DO NOTHING;
     INSERT INTO midrun_notices (xid, at, payload) VALUES (pg_current_xact_id(), now, 'halts');
     PERFORM pg_notify('midrun_' || midrun_schema_key(), 'halts');
 END
 $$;
 
-CREATE FUNCTION midrun_remove_halt(old_scope text, given_now bigint)
+CREATE FUNCTION midrun_remove_halt(old_scope text, its_tenant text, given_now bigint)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     now     bigint := coalesce(given_now, midrun_now());
     removed boolean;
 BEGIN
     PERFORM pg_advisory_xact_lock(1296647250, midrun_schema_key());
-    DELETE FROM midrun_halts WHERE scope = old_scope;
+    DELETE FROM midrun_halts WHERE scope = old_scope AND tenant = its_tenant;
     removed := FOUND;
     INSERT INTO midrun_notices (xid, at, payload) VALUES (pg_current_xact_id(), now, 'halts');
     PERFORM pg_notify('midrun_' || midrun_schema_key(), 'halts');
