@@ -191,8 +191,8 @@ _CHECKPOINT_REASONS: Final = {
 class CheckpointRefused(MidrunError):
     """A checkpoint must not be resumed; `reason` is the stable name of the cause.
 
-    `checkpoint_invalid`, `checkpoint_unsigned`, `stale_checkpoint`, `checkpoint_expired` or
-    `agent_mismatch`.
+    `checkpoint_invalid`, `checkpoint_unsigned`, `stale_checkpoint`, `checkpoint_expired`,
+    `agent_mismatch` or `tenant_mismatch`.
     """
 
     code = "checkpoint_refused"
@@ -204,6 +204,8 @@ class CheckpointRefused(MidrunError):
         advice = "Take a new one from the run."
         if self.reason == "agent_mismatch":
             advice = "Resume it with its own agent, in the version that made it."
+        if self.reason == "tenant_mismatch":
+            advice = "Have an operator of its tenant, or of no tenant, import it."
         if self.reason == "checkpoint_unsigned":
             advice = (
                 "Open both Midruns with the same key (key=…, MIDRUN_KEY), or allow unsigned "

@@ -101,7 +101,7 @@ async def users(args: Namespace, out: CommandOutput) -> int:
         out.write({"revoked": args.name}, f"revoked {args.name}: its tokens are not valid")
         return 0
     if args.action == "add":
-        token = file.add(args.name, args.role)
+        token = file.add(args.name, args.role, tenant=args.tenant, teams=args.team or ())
     else:
         token = file.rotate(args.name, args.overlap)
     out.write({"name": args.name, "token": token}, token)
@@ -118,12 +118,17 @@ def _print_users(file: "UsersFile", out: CommandOutput) -> None:
         row = {
             "name": user.name,
             "role": user.role,
+            "tenant": user.tenant,
+            "teams": user.teams,
             "tokens": len(tokens),
             "next_expiry": min(ending, default=None),
         }
         count = "1 token" if len(tokens) == 1 else f"{len(tokens)} tokens"
         left = f", {len(ending)} of them for {_hours_until(min(ending), now)}" if ending else ""
-        out.write(row, f"{user.name:<{width}}  {user.role:<8}  {count}{left}")
+        line = f"{user.name:<{width}}  {user.role:<8}  {count}{left}"
+        line += f", tenant {user.tenant}" if user.tenant else ""
+        line += f", teams {', '.join(user.teams)}" if user.teams else ""
+        out.write(row, line)
 
 
 def _hours_until(then: Micros, now: Micros) -> str:

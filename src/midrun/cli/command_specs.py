@@ -107,6 +107,7 @@ SERVICES: Final = ("serve", "worker")
 
 _PLAIN: Final = Arg("--plain", "one line per entry, no control bar", kind="flag")
 _SCOPE: Final = Arg("--scope", "all, agent:NAME, label:LABEL or run:ID", default="all")
+_TENANT: Final = Arg("--tenant", "only runs of this tenant (default: of all)", "NAME")
 
 
 _APP: Final = Arg("app", "file.py, file.py:agent or module:agent", "APP")
@@ -221,6 +222,13 @@ _SERVE_OPTIONS: Final = (
     Arg("--oidc-name-claim", "the claim with the user's name (sub)", "CLAIM", default="sub"),
     Arg("--oidc-role-claim", "the claim with roles (role)", "CLAIM", default="role"),
     Arg(
+        "--oidc-tenant-claim",
+        "the claim with the user's tenant; tokens without it are refused (none)",
+        "CLAIM",
+        default="",
+    ),
+    Arg("--oidc-team-claim", "the claim with the user's teams (none)", "CLAIM", default=""),
+    Arg(
         "--oidc-role",
         "the role for a value of that claim: staff=user (default: of the same name)",
         "VALUE=ROLE",
@@ -312,6 +320,8 @@ COMMAND_GROUPS: Final = {
                 Arg("--thread", "the conversation to continue", "NAME"),
                 Arg("--label", "a label to find and halt runs by", "WORD", kind="list"),
                 Arg("--file", "a file for the agent; may be repeated", "PATH", kind="list"),
+                Arg("--tenant", "the tenant of the run (default: the token's)", "NAME"),
+                Arg("--team", "share the run with this team", "NAME"),
                 _PLAIN,
             ),
             opens_target=True,
@@ -406,6 +416,7 @@ COMMAND_GROUPS: Final = {
                 Arg("--phase", "only runs in this phase: running, paused, waiting …"),
                 Arg("--agent", "only runs of this agent", "NAME"),
                 Arg("--label", "only runs with this label", "WORD"),
+                _TENANT,
                 Arg(
                     "--search",
                     "only runs with these words in task, agent, labels or output",
@@ -503,19 +514,21 @@ COMMAND_GROUPS: Final = {
                 *TARGET_OPTIONS,
                 Arg("reason", "the reason; all users can read it", "REASON"),
                 _SCOPE,
+                _TENANT,
             ),
         ),
         "lift": CommandSpec(
             "control_commands.lift",
             "lift a halt; the halted runs go on",
             ("midrun lift", "midrun lift --scope agent:researcher"),
-            (*TARGET_OPTIONS, _SCOPE),
+            (*TARGET_OPTIONS, _SCOPE, _TENANT),
         ),
         "users": CommandSpec(
             "admin_commands.users",
             "add, list and revoke the users of a server; rotate their tokens",
             (
                 "midrun users add ada --role operator --users-file users.json",
+                "midrun users add bob --tenant acme --team legal --users-file users.json",
                 "midrun users rotate ada --overlap 24h --users-file users.json",
                 "midrun users revoke ada --users-file users.json",
                 "midrun users list --users-file users.json",
@@ -530,6 +543,8 @@ COMMAND_GROUPS: Final = {
                     choices=("viewer", "user", "operator"),
                     default="user",
                 ),
+                Arg("--tenant", "the tenant of a new user (default: none)", "NAME", default=""),
+                Arg("--team", "a team of a new user", "NAME", kind="list"),
                 Arg(
                     "--overlap",
                     "how long the earlier tokens stay valid after rotate (24h)",
@@ -603,6 +618,7 @@ COMMAND_GROUPS: Final = {
                 Arg("--user", "all runs that this user started", "NAME"),
                 Arg("--agent", "all runs of this agent", "NAME"),
                 Arg("--label", "all runs with this label", "WORD"),
+                Arg("--tenant", "all runs of this tenant", "NAME"),
                 Arg("--older-than", "runs whose last entry is older: 90d, 12h, 2w", "AGE"),
                 Arg("--reason", "the reason, for the tombstones", "TEXT", default=""),
                 Arg("--yes", "do not ask for confirmation", kind="flag"),

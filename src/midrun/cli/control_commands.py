@@ -79,18 +79,22 @@ async def fork(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
 
 async def halt(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Set a halt."""
-    await midrun.halt(args.reason, scope=args.scope, actor=_operator_actor(args))
+    tenant = args.tenant
+    await midrun.halt(args.reason, scope=args.scope, tenant=tenant, actor=_operator_actor(args))
+    words = ("lift", "--scope", args.scope, *(("--tenant", tenant) if tenant else ()))
+    where = f"{args.scope} of tenant {tenant}" if tenant else args.scope
     out.write(
         {"halted": args.scope},
-        f"halted {args.scope}; lift it with: "
-        f"{format_command(args, 'lift', '--scope', args.scope)}",
+        f"halted {where}; lift it with: {format_command(args, *words)}",
     )
     return 0
 
 
 async def lift(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Lift a halt."""
-    lifted = await midrun.lift(scope=args.scope, actor=_operator_actor(args))
+    lifted = await midrun.lift(
+        scope=args.scope, tenant=args.tenant, actor=_operator_actor(args)
+    )
     text = f"lifted {args.scope}" if lifted else f"no halt is set for the scope {args.scope}"
     out.write({"lifted": lifted}, text)
     return 0 if lifted else 1

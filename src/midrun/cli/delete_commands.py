@@ -25,6 +25,7 @@ class SelectedRuns(TypedDict):
     user: str | None
     agent: str | None
     label: str | None
+    tenant: str | None
     older_than: timedelta | None
 
 
@@ -34,7 +35,8 @@ async def delete(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     has_filter = any(value is not None for value in selected.values())
     if (args.run is not None) == has_filter:
         problem = (
-            "needs RUN, or at least one of --thread, --user, --agent, --label, --older-than"
+            "needs RUN, or at least one of --thread, --user, --agent, --label, --tenant, "
+            "--older-than"
         )
         raise Misconfigured("delete", f"{problem}; not both")
     # A server takes the actor from the token.
@@ -61,7 +63,12 @@ async def delete(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
 def _read_selection(args: Namespace) -> SelectedRuns:
     age = None if args.older_than is None else _parse_older_than(args.older_than)
     return SelectedRuns(
-        thread=args.thread, user=args.user, agent=args.agent, label=args.label, older_than=age
+        thread=args.thread,
+        user=args.user,
+        agent=args.agent,
+        label=args.label,
+        tenant=args.tenant,
+        older_than=age,
     )
 
 

@@ -75,6 +75,7 @@ async def _list_runs(
         agent=args.agent,
         label=args.label,
         search=args.search,
+        tenant=args.tenant,
         limit=args.limit,
     )
     if out.as_json:

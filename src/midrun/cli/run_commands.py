@@ -215,6 +215,8 @@ async def run(args: Namespace, out: CommandOutput) -> int:
                 labels=args.label,
                 actor=args.actor,
                 files=[File.from_path(path) for path in args.file or ()],
+                tenant=args.tenant,
+                team=args.team,
             )
             pause = format_command(args, "pause", started.id)
             first = "" if out.as_json else f"{started.id}\npause from any terminal: {pause}"
@@ -342,6 +344,8 @@ def _build_oidc(args: Namespace) -> "Auth":
         role_claim=args.oidc_role_claim,
         name_claim=args.oidc_name_claim,
         roles={value: role for value, _, role in pairs} if pairs else None,
+        tenant_claim=args.oidc_tenant_claim,
+        team_claim=args.oidc_team_claim,
         client_id=args.oidc_client_id,
         client_secret=args.oidc_client_secret,
     )

@@ -92,7 +92,7 @@ class RemoteMidrun:
 
     # ── runs ──────────────────────────────────────────────────────────────────────────────
 
-    async def start(
+    async def start(  # noqa: PLR0913 - one keyword per setting
         self,
         agent: str | Agent,
         task: str,
@@ -103,10 +103,12 @@ class RemoteMidrun:
         request_id: str | None = None,
         actor: ActorLike = None,
         files: Sequence[File] | None = None,
+        tenant: str | None = None,
+        team: str | None = None,
     ) -> RemoteRun:
         """Start a run of one of the server's agents, and return its handle.
 
-        Only the name of `agent` is sent.
+        Only the name of `agent` is sent. `tenant` is by default that of the token.
 
         Raises:
             Misconfigured: The server has no such agent, or the task is empty.
@@ -120,6 +122,8 @@ class RemoteMidrun:
             "labels": validation.check_labels(labels),
             "stop": msgspec.to_builtins(stop),
             "files": make_file_bodies(check_files(files)),
+            "tenant": validation.check_tenant(tenant) or None,
+            "team": validation.check_name("team", team or ""),
         }
         return await self._post_for_run("/v1/runs", body, request_id)
 
@@ -141,6 +145,7 @@ class RemoteMidrun:
         label: str | None = None,
         thread: str | None = None,
         search: str | None = None,
+        tenant: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[RunView]:
@@ -152,6 +157,8 @@ class RemoteMidrun:
             "thread": thread or "",
             "search": validation.check_search(search),
         }
+        if tenant is not None:
+            params["tenant"] = tenant
         page = await self._fetch_items(params, limit, cursor or "")
         # The list has only a row of each run; the view of each run is a request of its own.
         views = [await RemoteRun(item.run_id, self._transport).view() for item in page.items]
@@ -243,11 +250,17 @@ class RemoteMidrun:
         user: str | None = None,
         agent: str | None = None,
         label: str | None = None,
+        tenant: str | None = None,
         older_than: timedelta | None = None,
     ) -> DeletableRuns:
         """Count the runs that `delete_runs` would delete, and those that have not ended."""
         selection = validation.make_selection(
-            thread=thread, user=user, agent=agent, label=label, older_than=older_than
+            thread=thread,
+            user=user,
+            agent=agent,
+            label=label,
+            tenant=tenant,
+            older_than=older_than,
         )
         body = {"runs": msgspec.to_builtins(selection)}
         reply = await self._transport.send_change("POST", "/v1/deletions/count", body)
@@ -260,6 +273,7 @@ class RemoteMidrun:
         user: str | None = None,
         agent: str | None = None,
         label: str | None = None,
+        tenant: str | None = None,
         older_than: timedelta | None = None,
         reason: str = "",
         actor: ActorLike = None,
@@ -267,7 +281,12 @@ class RemoteMidrun:
         """Delete all runs that match and have ended; return their number. Needs an operator."""
         self._transport.check_actor(actor)
         selection = validation.make_selection(
-            thread=thread, user=user, agent=agent, label=label, older_than=older_than
+            thread=thread,
+            user=user,
+            agent=agent,
+            label=label,
+            tenant=tenant,
+            older_than=older_than,
         )
         reason = validation.check_name("reason", reason, REASON_MAX_CHARS)
         body = {"runs": msgspec.to_builtins(selection), "reason": reason}
@@ -282,19 +301,30 @@ class RemoteMidrun:
 
     # ── halts ─────────────────────────────────────────────────────────────────────────────
 
-    async def halt(self, reason: str, *, scope: str = "all", actor: ActorLike = None) -> None:
+    async def halt(
+        self,
+        reason: str,
+        *,
+        scope: str = "all",
+        tenant: str | None = None,
+        actor: ActorLike = None,
+    ) -> None:
         """Halt all runs in `scope`: no call of them starts until the halt is lifted."""
         self._transport.check_actor(actor)
         body = {
             "scope": scope,
             "reason": validation.check_name("reason", reason, REASON_MAX_CHARS),
+            "tenant": tenant,
         }
         await self._transport.send_change("POST", "/v1/halt", body)
 
-    async def lift(self, *, scope: str = "all", actor: ActorLike = None) -> bool:
+    async def lift(
+        self, *, scope: str = "all", tenant: str | None = None, actor: ActorLike = None
+    ) -> bool:
         """Lift the halt of `scope`; return False if there was no such halt."""
         self._transport.check_actor(actor)
-        reply = await self._transport.send_change("POST", "/v1/lift", {"scope": scope})
+        body = {"scope": scope, "tenant": tenant}
+        reply = await self._transport.send_change("POST", "/v1/lift", body)
         # If the reply to an earlier attempt was lost, that attempt may have lifted the halt,
         # and this one found none. The caller asked once, so count it as lifted.
         return reply.json().get("lifted") is True or reply.reply_was_lost

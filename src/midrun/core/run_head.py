@@ -13,7 +13,7 @@ from midrun.core.state import State
 from midrun.core.values import Phase, Value
 
 NAME_MAX_CHARS: Final = 200
-"""Maximum length of a thread, label, agent, parent, owner, tenant or team: stores index them."""
+"""Maximum length of the names in a head, such as a thread or a label: stores index them."""
 
 
 class Head(Value, kw_only=True):

@@ -504,7 +504,7 @@ class Store(Protocol):
         ...
 
     async def list_halts(self, tenant: str | None = None) -> Sequence[HaltRecord]:
-        """Return the halts in force, oldest first; with a tenant, only those that concern it."""
+        """Return the halts in force, oldest first; with a tenant, those that concern it."""
         ...
 
     async def list_ended(self, query: EndedQuery) -> Page[RunRow]:

@@ -16,11 +16,12 @@ import anyio.to_thread
 
 from midrun.core import entries as e
 from midrun.core.evolve import fold
-from midrun.core.ids import CallId, Micros, RunId
+from midrun.core.ids import CallId, Micros
 from midrun.core.state import State
+from midrun.core.values import Actor
 from midrun.errors import CursorRefused, RunNotFound, StoreError
 from midrun.ports.audit import AuditEntry, HasAuditLog
-from midrun.ports.store import Page, RunQuery, Store
+from midrun.ports.store import HaltRecord, Page, RunQuery, RunRow, Store
 
 log = logging.getLogger("midrun")
 
@@ -69,23 +70,40 @@ async def store_audit(store: Store, entry: AuditEntry) -> None:
         log.warning("Cannot store an audit entry (%s): %s", entry.action, error)
 
 
+def make_halt_audit(action: str, halt: HaltRecord, by: Actor) -> AuditEntry:
+    """Return the audit entry for a halt that was set or lifted."""
+    return AuditEntry(
+        action=action,
+        actor=by.name,
+        role=by.role,
+        target=halt.scope,
+        reason=halt.reason,
+        tenant=halt.tenant or "",
+    )
+
+
 async def read_audit_page(
-    store: Store, *, since: Micros, until: Micros, cursor: str = ""
+    store: Store, *, since: Micros, until: Micros, cursor: str = "", tenant: str | None = None
 ) -> Page[AuditEntry]:
     """Return one page of the trail; "" is the cursor of the first page.
+
+    With a tenant, the trail has the runs of that tenant and the actions of its people.
 
     Raises:
         CursorRefused: no page returned this cursor.
     """
     if cursor.startswith(RUNS_CURSOR):
-        return await _read_runs(store, since, until, cursor.removeprefix(RUNS_CURSOR))
+        last_run = cursor.removeprefix(RUNS_CURSOR)
+        return await _read_runs(store, since, until, last_run, tenant)
     after = cursor.removeprefix(LOG_CURSOR) or "0"
     if cursor and not (cursor.startswith(LOG_CURSOR) and after.isdecimal()):
         raise CursorRefused(cursor)
     if not isinstance(store, HasAuditLog):
-        return await _read_runs(store, since, until, "")
+        return await _read_runs(store, since, until, "", tenant)
     limit = AUDIT_PAGE_MAX_ENTRIES
-    found = await store.list_audit(since=since, until=until, after=int(after), limit=limit)
+    found = await store.list_audit(
+        since=since, until=until, after=int(after), limit=limit, tenant=tenant
+    )
     cursor = f"{LOG_CURSOR}{found[-1][0]}" if len(found) == limit else RUNS_CURSOR
     return Page(items=tuple(entry for _, entry in found), cursor=cursor)
 
@@ -104,9 +122,10 @@ async def read_audit(
 
 
 async def _read_runs(
-    store: Store, since: Micros, until: Micros, cursor: str
+    store: Store, since: Micros, until: Micros, cursor: str, tenant: str | None
 ) -> Page[AuditEntry]:
-    rows = await store.list_runs(RunQuery(limit=AUDIT_PAGE_MAX_RUNS, cursor=cursor))
+    query = RunQuery(limit=AUDIT_PAGE_MAX_RUNS, cursor=cursor, tenant=tenant)
+    rows = await store.list_runs(query)
     items: list[AuditEntry] = []
     for row in rows.items:
         if row.changed_at >= since and row.started_at < until:
@@ -115,13 +134,13 @@ async def _read_runs(
             except RunNotFound:  # deleted since the list was read
                 continue
             items += await anyio.to_thread.run_sync(
-                list_run_actions, row.run, records, since, until
+                list_run_actions, row, records, since, until
             )
     return Page(items=tuple(items), cursor=rows.cursor and f"{RUNS_CURSOR}{rows.cursor}")
 
 
 def list_run_actions(
-    run: RunId, records: Sequence[e.Record], since: Micros, until: Micros
+    row: RunRow, records: Sequence[e.Record], since: Micros, until: Micros
 ) -> list[AuditEntry]:
     """Return the actions of people in a whole journal, within the time range."""
     asked: dict[str, CallId] = {}
@@ -137,7 +156,7 @@ def list_run_actions(
             continue
         target = _name_target(entry)
         if isinstance(entry, e.AskAnswered):
-            state = state or fold(run, records)
+            state = state or fold(row.run, records)
             call = state.find_call(asked.get(entry.ask, CallId("")))
             target = call.use.tool if call is not None else ""
         actions.append(
@@ -146,11 +165,12 @@ def list_run_actions(
                 action=_name_action(entry),
                 actor=entry.by,
                 role=entry.role,
-                run=run,
+                run=row.run,
                 seq=record.seq,
                 target=target,
                 outcome=entry.verdict if isinstance(entry, e.RequestNoted) else "done",
                 reason=entry.reason,
+                tenant=row.head.tenant,
             )
         )
     return actions
@@ -184,7 +204,7 @@ def _name_target(entry: e.RequestEntry) -> str:
 
 CSV_FIELDS: Final = (
     *("time", "action", "actor", "role", "outcome", "run", "seq", "target", "reason"),
-    "address",
+    *("address", "tenant"),
 )
 
 

@@ -130,6 +130,23 @@ def check_agents(family: Family, agents: Mapping[str, Agent]) -> None:
         check_approval_rules(agent, state)
 
 
+def check_tenants(checkpoint: Checkpoint, known: State | None, by: Actor) -> None:
+    """Refuse a checkpoint with a run of another tenant than that of `by`.
+
+    Raises:
+        CheckpointRefused: `tenant_mismatch`.
+        RunNotFound: the store has the run, in another tenant.
+    """
+    if not by.tenant:
+        return
+    states = [checkpoint.state(), *(child for _, child in checkpoint.family())]
+    if any(state.run_started.tenant != by.tenant for state in states):
+        detail = f"it has a run of another tenant than {by.tenant}"
+        raise CheckpointRefused("tenant_mismatch", detail)
+    if known is not None and known.run_started.tenant != by.tenant:
+        raise RunNotFound(known.run)
+
+
 def check_approval_rules(agent: Agent, state: State) -> None:
     """Check that pending calls and the stop are as strict as `agent` declares them here.
 

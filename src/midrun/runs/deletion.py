@@ -28,20 +28,40 @@ COUNT_PAGE_MAX_RUNS: Final = 500
 async def delete_one(store: Store, run: RunId, by: Actor, reason: str) -> Erasure:
     """Delete `run` with its child runs; of a run that is deleted, return the erasure.
 
+    For an actor of a tenant, a run of another tenant is not found.
+
     Raises:
         RunNotFound: there is no such run.
         DeleteRefused: it has not ended, or is a child run.
     """
     reason = validation.check_name("reason", reason, REASON_MAX_CHARS)
-    deleted = await store.delete_runs([run], by=by.name, reason=reason)
+    tenant = by.tenant or None
+    deleted = await store.delete_runs([run], by=by.name, reason=reason, tenant=tenant)
     for refusal in deleted.refusals:
         if not isinstance(refusal, RunErased):
             raise refusal
-        return Erasure.from_tombstone(await store.get_tombstone(run))
-    entry = AuditEntry(action="delete", actor=by.name, role=by.role, run=run, reason=reason)
+        return Erasure.from_tombstone(await store.get_tombstone(run, tenant))
+    tombstone = next(t for t in deleted.tombstones if t.run == run)
+    entry = AuditEntry(
+        action="delete",
+        actor=by.name,
+        role=by.role,
+        run=run,
+        reason=reason,
+        tenant=tombstone.tenant,
+    )
     await store_audit(store, entry)
     await remove_all_leftovers(store, max_steps=INLINE_MAX_STEPS)
-    return Erasure.from_tombstone(next(t for t in deleted.tombstones if t.run == run))
+    return Erasure.from_tombstone(tombstone)
+
+
+def restrict_selection(selection: RunSelection, by: Actor) -> RunSelection:
+    """Return `selection`, restricted to the tenant of `by` if it has one.
+
+    Raises:
+        Misconfigured: it names another tenant.
+    """
+    return replace(selection, tenant=validation.restrict_tenant(selection.tenant, by))
 
 
 async def count_deletable(store: Store, selection: RunSelection, now: Micros) -> DeletableRuns:
@@ -58,6 +78,7 @@ async def count_deletable(store: Store, selection: RunSelection, now: Micros) ->
         label=selection.label,
         thread=selection.thread,
         owner=selection.user,
+        tenant=selection.tenant,
         limit=COUNT_PAGE_MAX_RUNS,
     )
     while True:
@@ -78,6 +99,7 @@ async def delete_selected(
 ) -> int:
     """Delete the runs of `selection`; return the number of deleted runs, with children."""
     reason = validation.check_name("reason", reason, REASON_MAX_CHARS)
+    selection = restrict_selection(selection, by)
     query = selection.make_query(now)
     deleted = await delete_matching(store, query, by=by.name, reason=reason, max_runs=max_runs)
     if deleted:
@@ -87,6 +109,7 @@ async def delete_selected(
             role=by.role,
             target=f"{deleted} runs: {selection.describe()}",
             reason=reason,
+            tenant=selection.tenant or by.tenant,
         )
         await store_audit(store, entry)
     await remove_all_leftovers(store, max_steps=None if max_runs is None else INLINE_MAX_STEPS)

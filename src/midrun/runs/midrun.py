@@ -45,10 +45,11 @@ from midrun.ports.platform import check_platform
 from midrun.ports.relay import open_relay
 from midrun.ports.store import Durability, HaltRecord, HasClock, Page, RunQuery, Store
 from midrun.runs import validation
-from midrun.runs.audit import read_audit, store_audit
+from midrun.runs.audit import make_halt_audit, read_audit, store_audit
 from midrun.runs.checkpoints import (
     check_agents,
     check_approval_rules,
+    check_tenants,
     import_family,
     load_state,
     make_import_entry,
@@ -69,6 +70,7 @@ from midrun.runs.validation import (
     SCOPE_MAX_CHARS,
     ActorLike,
     TimeLike,
+    choose_tenant,
     convert_time,
     parse_actor,
     parse_phase,
@@ -362,19 +364,21 @@ class Midrun:
         trace: str | None = None,
         own_thread: bool = False,
         files: Sequence[File] | None = None,
+        tenant: str | None = None,
+        team: str | None = None,
     ) -> Run:
         """Start a run of one of the agents, and return its handle.
 
-        `stop` replaces the agent's own stop condition; `model_settings` replace those settings
-        of the agent that they set. `history` has earlier messages in the format of OpenAI,
-        Anthropic or Pydantic AI, which the agent reads before the task. A second call with the
-        same `request_id` returns the first run. `thread` adds the messages of its earlier runs;
-        with `own_thread`, only of runs that the same actor started. `trace` is a W3C
-        traceparent, the parent of all spans of the run. `files` belong to the task.
+        `stop` and `model_settings` replace those of the agent. `history` has earlier messages
+        in the format of OpenAI, Anthropic or Pydantic AI. A second call with the same
+        `request_id` returns the first run. `thread` adds the messages of its earlier runs; with
+        `own_thread`, only of runs that the same actor started. `trace` is a W3C traceparent,
+        the parent of all spans of the run. `files` belong to the task. `tenant` is by default
+        that of the actor; each tenant has its own threads. `team` shares the run with a team.
 
         Raises:
-            Misconfigured: Unknown agent, empty task, `MaxCost` for a model without a price, or
-                a secret in `model_settings`.
+            Misconfigured: Unknown agent, empty task, `MaxCost` for a model without a price, a
+                secret in `model_settings`, or a `tenant` that is not the actor's.
             FileRefused: A file is beyond a limit; see `file_limits`.
             ControlRefused: `request_id_reused`: the first call had other arguments.
         """
@@ -382,8 +386,8 @@ class Midrun:
         stop = known.stop if stop is None else stop
         self._check_price(known, stop)
         person, thread = parse_actor(actor), validation.check_name("thread", thread or "")
-        owner = person.name if own_thread else ""
-        messages, people = await self._load_history(thread, history, owner)
+        tenant, owner = choose_tenant(tenant, person), person.name if own_thread else ""
+        messages, people = await self._load_history(thread, history, tenant, owner)
         started = RunStarted(
             task=validation.check_task(task),
             **known.spec(stop),
@@ -397,18 +401,24 @@ class Midrun:
             request_id=validation.check_text("request_id", request_id or ""),
             trace=validation.check_traceparent(trace or ""),
             file_limits=self._file_limits,
+            tenant=tenant,
+            team=validation.check_name("team", team or ""),
         )
         run = self._service.choose_run_id(started.request_id)
         began = await self._service.create_run(run, started, check_files(files))
         return Run(run, self._service, repeated=not began)
 
     async def _load_history(
-        self, thread: str, history: Sequence[object] | None, owner: str
+        self, thread: str, history: Sequence[object] | None, tenant: str, owner: str
     ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
         """Return the messages before the task, and the people who steered their runs."""
         if history is None:
             return await load_thread_history(
-                self.store, thread, owner=owner, max_runs=self._thread_runs
+                self.store,
+                thread,
+                tenant=tenant,
+                owner=owner,
+                max_runs=self._thread_runs,
             )
         if thread:
             problem = "Cannot use it with a thread: that has a history already. Drop one."
@@ -433,13 +443,15 @@ class Midrun:
         label: str | None = None,
         thread: str | None = None,
         search: str | None = None,
+        tenant: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[RunView]:
         """Return a page of runs, newest first, that match all given filters.
 
         `search` finds runs by words of their task, agent, labels and output: for each of its
-        words, one must begin with it. Case and accents do not matter.
+        words, one must begin with it. Case and accents do not matter. `tenant` selects the runs
+        of one tenant; "" is the default tenant.
 
         Pass `page.cursor` as `cursor` to get the next page; it is empty on the last one. A run
         whose journal cannot be read is listed, with the reason in its `error`.
@@ -453,6 +465,7 @@ class Midrun:
             label=validation.check_name("label", label or ""),
             thread=validation.check_name("thread", thread or ""),
             search=validation.check_search(search),
+            tenant=validation.check_tenant(tenant),
             limit=validation.check_positive_int("limit", limit),
             cursor=validation.check_text("cursor", cursor or ""),
         )
@@ -505,14 +518,15 @@ class Midrun:
         checkpoint = validation.check_checkpoint(checkpoint)
         if self._key is not None:
             checkpoint.check_signed(self._key)
-        known = await load_state(self.store, checkpoint.run)
+        by, known = parse_actor(actor), await load_state(self.store, checkpoint.run)
+        check_tenants(checkpoint, known, by)
         if known is not None:
             if request_id and request_id in known.requests:
                 return Run(known.run, self._service, repeated=True)
             heads = await read_heads(self.store, known.run)
             if checkpoint.head_hash not in {head.hex() for _, head in heads}:
                 checkpoint.check_head(*heads[0])
-        agent, by = self.agents.get(checkpoint.agent), parse_actor(actor)
+        agent = self.agents.get(checkpoint.agent)
         name = ", ".join(self.agents) if agent is None else agent.name
         print_ = "" if agent is None else agent.fingerprint
         checkpoint.check_for(name, print_, self._clock())
@@ -565,6 +579,7 @@ class Midrun:
         user: str | None = None,
         agent: str | None = None,
         label: str | None = None,
+        tenant: str | None = None,
         older_than: timedelta | None = None,
     ) -> DeletableRuns:
         """Count the runs that `delete_runs` would delete, and those that have not ended.
@@ -573,7 +588,12 @@ class Midrun:
             Misconfigured: No argument is given, or one has the wrong type.
         """
         selection = validation.make_selection(
-            thread=thread, user=user, agent=agent, label=label, older_than=older_than
+            thread=thread,
+            user=user,
+            agent=agent,
+            label=label,
+            tenant=tenant,
+            older_than=older_than,
         )
         return await count_deletable(self.store, selection, self.now())
 
@@ -584,6 +604,7 @@ class Midrun:
         user: str | None = None,
         agent: str | None = None,
         label: str | None = None,
+        tenant: str | None = None,
         older_than: timedelta | None = None,
         reason: str = "",
         actor: ActorLike,
@@ -599,7 +620,12 @@ class Midrun:
             Misconfigured: No argument is given, or one has the wrong type.
         """
         selection = validation.make_selection(
-            thread=thread, user=user, agent=agent, label=label, older_than=older_than
+            thread=thread,
+            user=user,
+            agent=agent,
+            label=label,
+            tenant=tenant,
+            older_than=older_than,
         )
         return await delete_selected(
             self.store, selection, self.now(), by=parse_actor(actor), reason=reason
@@ -607,41 +633,44 @@ class Midrun:
 
     # ── halts ─────────────────────────────────────────────────────────────────────────────
 
-    async def halt(self, reason: str, *, scope: str = "all", actor: ActorLike) -> None:
+    async def halt(
+        self, reason: str, *, scope: str = "all", tenant: str | None = None, actor: ActorLike
+    ) -> None:
         """Halt all runs in `scope`: no call of them starts until the halt is lifted.
 
         `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`. The halt also covers runs
-        that are started later.
+        that are started later. With a `tenant`, or an actor of one, it covers only runs of that
+        tenant.
 
         Raises:
-            Misconfigured: `scope` has another form.
+            Misconfigured: `scope` has another form, or `tenant` is not the actor's.
         """
         scope, reason = (
             validation.check_scope(scope),
             validation.check_name("reason", reason, REASON_MAX_CHARS),
         )
         who = parse_actor(actor)
-        await self.store.set_halt(HaltRecord(scope=scope, by=who.name, reason=reason))
-        await self.record_audit(
-            AuditEntry(
-                action="halt", actor=who.name, role=who.role, target=scope, reason=reason
-            )
-        )
+        covered = validation.restrict_tenant(tenant, who)
+        halt = HaltRecord(scope=scope, by=who.name, reason=reason, tenant=covered)
+        await self.store.set_halt(halt)
+        await self.record_audit(make_halt_audit("halt", halt, who))
 
-    async def lift(self, *, scope: str = "all", actor: ActorLike) -> bool:
+    async def lift(
+        self, *, scope: str = "all", tenant: str | None = None, actor: ActorLike
+    ) -> bool:
         """Lift the halt of `scope`; runs that no other halt covers continue.
 
+        A halt that was set for a tenant is lifted with the same `tenant`, or by an actor of it.
         Return False if there was no such halt.
         """
-        lifted = await self.store.remove_halt(
-            validation.check_name("scope", scope, SCOPE_MAX_CHARS)
-        )
+        scope = validation.check_name("scope", scope, SCOPE_MAX_CHARS)
         who = parse_actor(actor)
+        covered = validation.restrict_tenant(tenant, who)
+        lifted = await self.store.remove_halt(scope, covered)
         await lift_halted_runs(self._service, who)
         if lifted:
-            await self.record_audit(
-                AuditEntry(action="lift", actor=who.name, role=who.role, target=scope)
-            )
+            halt = HaltRecord(scope=scope, by=who.name, tenant=covered)
+            await self.record_audit(make_halt_audit("lift", halt, who))
         return lifted
 
     # ── audit ─────────────────────────────────────────────────────────────────────────────

@@ -153,7 +153,7 @@ class AnyMidrun(Protocol):
         trace: TracebackType | None,
     ) -> bool | None: ...
 
-    async def start(
+    async def start(  # noqa: PLR0913 - one keyword per setting
         self,
         agent: str | Agent,
         task: str,
@@ -164,6 +164,8 @@ class AnyMidrun(Protocol):
         request_id: str | None = ...,
         actor: ActorLike = ...,
         files: Sequence[File] | None = ...,
+        tenant: str | None = ...,
+        team: str | None = ...,
     ) -> AnyRun: ...
     async def get(self, run_id: str) -> AnyRun: ...
     async def runs(
@@ -174,6 +176,7 @@ class AnyMidrun(Protocol):
         label: str | None = ...,
         thread: str | None = ...,
         search: str | None = ...,
+        tenant: str | None = ...,
         limit: int = ...,
         cursor: str | None = ...,
     ) -> Page[RunView]: ...
@@ -198,6 +201,7 @@ class AnyMidrun(Protocol):
         user: str | None = ...,
         agent: str | None = ...,
         label: str | None = ...,
+        tenant: str | None = ...,
         older_than: timedelta | None = ...,
     ) -> DeletableRuns: ...
     async def delete_runs(
@@ -207,12 +211,17 @@ class AnyMidrun(Protocol):
         user: str | None = ...,
         agent: str | None = ...,
         label: str | None = ...,
+        tenant: str | None = ...,
         older_than: timedelta | None = ...,
         reason: str = ...,
         actor: ActorLike,
     ) -> int: ...
-    async def halt(self, reason: str, *, scope: str = ..., actor: ActorLike) -> None: ...
+    async def halt(
+        self, reason: str, *, scope: str = ..., tenant: str | None = ..., actor: ActorLike
+    ) -> None: ...
     def audit(
         self, *, since: TimeLike, until: TimeLike | None = ...
     ) -> AsyncIterator[AuditEntry]: ...
-    async def lift(self, *, scope: str = ..., actor: ActorLike) -> bool: ...
+    async def lift(
+        self, *, scope: str = ..., tenant: str | None = ..., actor: ActorLike
+    ) -> bool: ...

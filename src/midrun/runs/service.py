@@ -494,6 +494,8 @@ def _request_identity(started: RunStarted) -> tuple[object, ...]:
         started.by,
         origin,
         started.files,
+        started.tenant,
+        started.team,
     )
 
 
@@ -543,8 +545,7 @@ async def lift_halted_runs(service: RunService, by: Actor) -> None:
     while True:
         page = await store.list_runs(RunQuery(phases=(Phase.HALTED,), limit=200, cursor=cursor))
         for row in page.items:
-            head = row.head
-            if any(h.covers(row.run, head.agent, head.labels) for h in halts):
+            if any(h.covers(row.run, row.head) for h in halts):
                 continue
             try:
                 ruled = await append_input(
@@ -566,18 +567,25 @@ THREAD_MAX_RUNS: Final = 50
 
 
 async def load_thread_history(
-    store: Store, thread: str, *, owner: str = "", max_runs: int = THREAD_MAX_RUNS
+    store: Store,
+    thread: str,
+    *,
+    tenant: str = "",
+    owner: str = "",
+    max_runs: int = THREAD_MAX_RUNS,
 ) -> tuple[tuple[Message, ...], tuple[str, ...]]:
     """Return the messages of the newest runs of a thread, and the people who steered them.
 
     The oldest messages come first. Each run contributes only its own messages, without the
     history that it started with. So a message is included even if an older run wrote it after
-    a newer run of the thread had started. With an `owner`, only runs of this owner count: two
-    owners may use the same thread name for different threads.
+    a newer run of the thread had started. Each tenant has threads of its own. With an `owner`,
+    only runs of this owner count: two owners may use the same thread name for different
+    threads.
     """
     if not thread:
         return (), ()
-    page = await store.list_runs(RunQuery(thread=thread, owner=owner, limit=max_runs))
+    query = RunQuery(thread=thread, tenant=tenant, owner=owner, limit=max_runs)
+    page = await store.list_runs(query)
     messages: list[Message] = []
     people: list[str] = []
     for row in reversed(page.items):  # the page has the newest run first

@@ -268,12 +268,48 @@ def parse_actor(actor: ActorLike) -> Actor:
         return Actor()
     if isinstance(actor, Actor):
         check_name("actor", actor.name)
+        check_tenant(actor.tenant)
         return actor
     role, colon, rest = check_name("actor", actor).partition(":")
     if not colon or role not in _ROLES:
         return Actor(name=actor)  # a name may have a colon in it, such as "team:ada"
     # Actors of the runtime keep their prefix, so that no user name can look like one.
     return Actor(name=actor if role == "system" else rest, role=cast("Role", role))
+
+
+def check_tenant(tenant: str | None) -> str | None:
+    """Check the name of a tenant, if one is given; "" is the default tenant.
+
+    Raises:
+        Misconfigured: It is no name, or `*`, which stands for all tenants in a store.
+    """
+    if tenant is None:
+        return None
+    if tenant == "*":
+        raise Misconfigured("tenant", "must be a name, got '*'; leave it out for all tenants")
+    return check_name("tenant", tenant)
+
+
+def choose_tenant(tenant: str | None, actor: Actor) -> str:
+    """Return the tenant of a run that `actor` starts: the given one, or the actor's.
+
+    Raises:
+        Misconfigured: The actor belongs to another tenant.
+    """
+    given = check_tenant(tenant)
+    if actor.tenant and given not in {None, actor.tenant}:
+        problem = f"must be {actor.tenant}, the tenant of {actor.name}, got {given!r}"
+        raise Misconfigured("tenant", problem)
+    return check_tenant(actor.tenant if given is None else given) or ""
+
+
+def restrict_tenant(tenant: str | None, actor: Actor) -> str | None:
+    """Return the tenant that an action of `actor` is restricted to; None: to none.
+
+    Raises:
+        Misconfigured: The actor belongs to another tenant.
+    """
+    return choose_tenant(tenant, actor) if actor.tenant else check_tenant(tenant)
 
 
 class ControlOptions(TypedDict, total=False):
@@ -329,6 +365,7 @@ def make_selection(
     user: str | None = None,
     agent: str | None = None,
     label: str | None = None,
+    tenant: str | None = None,
     older_than: timedelta | None = None,
 ) -> RunSelection:
     """Check the arguments of a deletion and return them as a selection.
@@ -344,6 +381,7 @@ def make_selection(
         user=check_name("user", user or ""),
         agent=check_name("agent", agent or ""),
         label=check_name("label", label or ""),
+        tenant=check_tenant(tenant),
         older_than=None if older_than is None else older_than.total_seconds(),
     )
     check_selection(selection)
@@ -360,7 +398,7 @@ def check_selection(selection: RunSelection) -> None:
         raise Misconfigured("older_than", f"must be 0 or more, got {selection.older_than}")
     if selection == RunSelection():
         problem = (
-            "Cannot delete all runs by default. Name thread, user, agent, label or older_than; "
-            "older_than=timedelta(0) selects all runs that have ended."
+            "Cannot delete all runs by default. Name thread, user, agent, label, tenant or "
+            "older_than; older_than=timedelta(0) selects all runs that have ended."
         )
         raise Misconfigured("delete_runs", problem)

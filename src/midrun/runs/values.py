@@ -152,11 +152,13 @@ class RunSelection(Value, kw_only=True):
     user: str = ""
     agent: str = ""
     label: str = ""
+    tenant: str | None = None
     older_than: float | None = None
 
     def describe(self) -> str:
         """Return the given fields as text, as `thread=t1, older_than=3600`."""
         given = {name: getattr(self, name) for name in self.__struct_fields__}
+        given["tenant"] = given["tenant"] or None
         return ", ".join(f"{name}={value}" for name, value in given.items() if value)
 
     def make_query(self, now: Micros) -> EndedQuery:
@@ -168,6 +170,7 @@ class RunSelection(Value, kw_only=True):
             agent=self.agent,
             label=self.label,
             thread=self.thread,
+            tenant=self.tenant,
             owner=self.user,
         )
 

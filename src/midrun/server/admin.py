@@ -4,6 +4,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
+import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
@@ -58,6 +59,8 @@ class SessionActor(Value, kw_only=True):
 
     name: str
     role: str
+    tenant: str = ""
+    teams: tuple[str, ...] = ()
 
 
 class NewSession(SessionActor, kw_only=True):
@@ -91,7 +94,9 @@ async def set_halt(context: RequestContext) -> Response:
     """Set a halt: no call of the runs that it covers starts until it is lifted."""
     body = await context.decode_body(HaltBody)
     context.audit.target = body.scope
-    await context.server.mid.halt(body.reason, scope=body.scope, actor=context.actor)
+    await context.server.mid.halt(
+        body.reason, scope=body.scope, tenant=body.tenant, actor=context.actor
+    )
     return json_response(await _visible_halts(context), 202)
 
 
@@ -99,9 +104,10 @@ async def lift_halt(context: RequestContext) -> Response:
     """Lift a halt."""
     body = await context.decode_body(LiftBody)
     context.audit.target = body.scope
-    return json_response(
-        LiftReply(lifted=await context.server.mid.lift(scope=body.scope, actor=context.actor))
+    lifted = await context.server.mid.lift(
+        scope=body.scope, tenant=body.tenant, actor=context.actor
     )
+    return json_response(LiftReply(lifted=lifted))
 
 
 async def list_halts(context: RequestContext) -> Response:
@@ -112,7 +118,7 @@ async def list_halts(context: RequestContext) -> Response:
 async def _visible_halts(context: RequestContext) -> Halts:
     found = [
         halt
-        for halt in await context.server.store.list_halts()
+        for halt in await context.server.store.list_halts(context.visibility.tenant)
         if await _may_see_halt(context, halt)
     ]
     return Halts(items=tuple(found))
@@ -121,12 +127,13 @@ async def _visible_halts(context: RequestContext) -> Halts:
 async def _may_see_halt(context: RequestContext, halt: HaltRecord) -> bool:
     """Return whether the caller may see `halt`.
 
-    A user must own an open run that the halt covers: its reason may describe another user's
-    run.
+    A user must see an open run that the halt covers: its reason may describe another user's
+    run. So must a caller of a tenant, if the halt covers all tenants.
     """
     kind, _, name = halt.scope.partition(":")
-    owner = context.owner_filter
-    if not owner or kind == "all":
+    tenant = context.visibility.tenant
+    is_own = not context.owner_filter and tenant in {None, halt.tenant}
+    if is_own or kind == "all":
         return True
     if kind == "run":
         try:
@@ -138,10 +145,9 @@ async def _may_see_halt(context: RequestContext, halt: HaltRecord) -> bool:
         phases=tuple(phase for phase in Phase if phase not in TERMINAL_PHASES),
         agent=name if kind == "agent" else "",
         label=name if kind == "label" else "",
-        owner=owner,
         limit=1,
     )
-    return bool((await context.server.store.list_runs(query)).items)
+    return bool((await context.server.store.list_runs(context.restrict_query(query))).items)
 
 
 async def list_audit(context: RequestContext) -> Response:
@@ -154,13 +160,23 @@ async def list_audit(context: RequestContext) -> Response:
     cursor = context.request.query_params.get("cursor", "")
     context.audit.is_due = not cursor  # one record for an export, not one for each page
     page = await read_audit_page(
-        context.server.store, since=Micros(since), until=Micros(until), cursor=cursor
+        context.server.store,
+        since=Micros(since),
+        until=Micros(until),
+        cursor=cursor,
+        tenant=context.visibility.tenant,
     )
     return json_response(AuditPage(items=page.items, next_cursor=page.cursor))
 
 
 async def show_metrics(context: RequestContext) -> Response:
     """Show the metrics of this process, for Prometheus."""
+    if context.visibility.tenant is not None:
+        problem = (
+            "Cannot show the metrics to an operator of one tenant: they count the runs of all "
+            "tenants. Use the token of an operator without a tenant."
+        )
+        raise HttpProblem("not_allowed", 403, problem)
     metrics = context.server.metrics
     if metrics is None or (rendered := metrics.render()) is None:
         problem = "Cannot show metrics: this server has none. Start it with --metrics."
@@ -185,7 +201,7 @@ async def delete_runs(context: RequestContext) -> Response:
     server = context.server
     deleted = await deletion.delete_selected(
         server.store,
-        body.runs,
+        deletion.restrict_selection(body.runs, context.actor),
         server.mid.now(),
         by=context.actor,
         reason=body.reason,
@@ -198,15 +214,13 @@ async def count_deletable(context: RequestContext) -> Response:
     """Count the runs that a deletion would delete, and those that have not ended."""
     body = await context.decode_body(DeletionBody)
     check_selection(body.runs)
-    server = context.server
-    return json_response(
-        await deletion.count_deletable(server.store, body.runs, server.mid.now())
-    )
+    server, runs = context.server, deletion.restrict_selection(body.runs, context.actor)
+    return json_response(await deletion.count_deletable(server.store, runs, server.mid.now()))
 
 
 async def show_actor(context: RequestContext) -> Response:
     """Show the actor of the credential."""
-    return json_response(SessionActor(name=context.actor.name, role=context.actor.role))
+    return json_response(msgspec.convert(context.actor, SessionActor, from_attributes=True))
 
 
 async def sign_in(context: RequestContext) -> Response:
@@ -219,7 +233,13 @@ async def sign_in(context: RequestContext) -> Response:
     sessions, actor = context.server.sessions, context.actor
     secret = sessions.open(actor, token=context.caller.token)
     reply = json_response(
-        NewSession(name=actor.name, role=actor.role, proof=sessions.make_proof(secret))
+        NewSession(
+            name=actor.name,
+            role=actor.role,
+            tenant=actor.tenant,
+            teams=actor.teams,
+            proof=sessions.make_proof(secret),
+        )
     )
     name, path, is_https = cookie_attributes(context.request.scope)
     reply.set_cookie(
@@ -278,7 +298,7 @@ async def answer_browser_sign_in(
             "here. Open the page and try again, or ask its operator for a role."
         )
         raise HttpProblem("unauthorized", 401, problem)
-    audit.actor = actor.name
+    audit.set_actor(actor)
     audit.write("done")
     code = server.sessions.issue_code(actor)
     reply = Response(status_code=303, headers={"Location": f"{root}/#code={code}"})
@@ -306,11 +326,13 @@ async def list_sessions(context: RequestContext) -> Response:
             id=session_id,
             name=session.actor.name,
             role=session.actor.role,
+            tenant=session.actor.tenant,
+            teams=session.actor.teams,
             opened_at=Micros(session.expires_at - SESSION_LIFETIME_S * MICROS_PER_SECOND),
             expires_at=session.expires_at,
             is_own=bool(own) and session_id == sessions.make_id(own),
         )
-        for session_id, session in sessions.list_open()
+        for session_id, session in sessions.list_open(context.visibility.tenant)
     ]
     items.sort(key=lambda item: item.opened_at, reverse=True)
     return json_response(SessionList(items=tuple(items)))
@@ -319,7 +341,8 @@ async def list_sessions(context: RequestContext) -> Response:
 async def end_session(context: RequestContext) -> Response:
     """Sign one browser out; its streams end at once."""
     context.audit.target = context.path["session"]
-    if not context.server.sessions.end_by_id(context.path["session"]):
+    tenant, sessions = context.visibility.tenant, context.server.sessions
+    if not sessions.end_by_id(context.path["session"], tenant):
         problem = (
             "Cannot end the session: this process knows no such session. See /v1/sessions."
         )
@@ -332,8 +355,9 @@ async def end_sessions(context: RequestContext) -> Response:
     body = await context.decode_body(EndSessionsBody)
     context.audit.target = body.actor
     sessions = context.server.sessions
-    names = [session.actor.name for _, session in sessions.list_open()]
-    sessions.end_all(body.actor)
+    tenant = context.visibility.tenant
+    names = [session.actor.name for _, session in sessions.list_open(tenant)]
+    sessions.end_all(body.actor, tenant)
     return json_response(EndedSessions(ended=names.count(body.actor)))
 
 

@@ -194,7 +194,8 @@ class App:
     def end_sessions(self, actor: str | Actor) -> None:
         """Sign out every browser of this actor and void its unused codes.
 
-        The streams of those sessions end at once. The name decides, not the role. Tokens stay
+        The streams of those sessions end at once. The name decides, and of an `Actor` also the
+        tenant, not the role. Tokens stay
         valid: an actor with a token can sign in again. The end is known only to this process:
         other processes, and this one after a restart, accept a signed cookie again.
 
@@ -202,7 +203,8 @@ class App:
             Misconfigured: `actor` is neither a str nor an `Actor`.
         """
         who = actor if isinstance(actor, Actor) else parse_actor(check_text("actor", actor))
-        self._server.sessions.end_all(who.name)
+        tenant = who.tenant if isinstance(actor, Actor) else None
+        self._server.sessions.end_all(who.name, tenant)
         AuditRecord(address="", action="end_sessions", target=who.name).write("done")
 
     @property
@@ -260,10 +262,10 @@ class App:
             if signed_in is not None:
                 return signed_in
             caller = await self._authenticate(request, audit)
-            audit.actor, audit.role = caller.actor.name, caller.actor.role
+            audit.set_actor(caller.actor)
             set_log_context(LogContext(actor=caller.actor.name))
             if request.method not in SAFE_METHODS:
-                self._server.allowance.count_change(caller.actor.name)
+                self._server.allowance.count_change(caller.key)
         except Exception as error:  # noqa: BLE001 - every error becomes a problem response
             return await self._refuse(error, None, audit, path_below_mount(scope))
         return await self._respond_to_caller(request, caller, audit)
@@ -311,7 +313,7 @@ class App:
         """Serve a request that another endpoint makes for its caller, in this process."""
         request = Request(scope, receive)
         audit = _start_audit(request)
-        audit.actor, audit.role = caller.actor.name, caller.actor.role
+        audit.set_actor(caller.actor)
         response = await self._respond_to_caller(request, caller, audit)
         await response(scope, receive, send)
 
@@ -461,7 +463,7 @@ class App:
         # The ref of an ask is "<run id>-<ask id>".
         run = RunId(path.get("run") or path.get("ask", "").rpartition("-")[0])
         try:
-            if await self._server.views.can_see(context.actor, run):
+            if await context.can_see(run):
                 return await self._server.views.show_run(run)
         except Exception:  # noqa: BLE001 - a second error must not replace the refusal
             return None

@@ -14,6 +14,7 @@ from typing import Final
 import anyio
 from starlette.types import Message, Scope, Send
 
+from midrun.core.values import Actor
 from midrun.logs import ACCESS_LOGGER, escape
 from midrun.ports.audit import AuditEntry
 from midrun.server.request_checks import path_below_mount
@@ -36,8 +37,13 @@ class AuditRecord:
     action: str = "request"
     actor: str = ""  # empty: the caller is not known
     role: str = ""
+    tenant: str = ""  # of the caller, or else of the run
     target: str = ""
     is_due: bool = False  # written for every outcome; otherwise only for a refusal with 403
+
+    def set_actor(self, actor: Actor) -> None:
+        """Record the actor of the request."""
+        self.actor, self.role, self.tenant = actor.name, actor.role, actor.tenant
 
     def to_entry(self, outcome: str) -> AuditEntry:
         """Return the record as an entry of the store's audit log."""
@@ -50,6 +56,7 @@ class AuditRecord:
             target="" if is_run else self.target[:TARGET_MAX_CHARS],
             outcome=outcome,
             address=self.address,
+            tenant=self.tenant,
         )
 
     def write(self, outcome: str) -> None:

@@ -21,6 +21,7 @@ import anyio
 import msgspec
 
 from midrun.core.ids import MICROS_PER_SECOND, Micros
+from midrun.core.run_head import NAME_MAX_CHARS
 from midrun.core.values import Actor, Value
 from midrun.errors import Misconfigured
 from midrun.ports.environment import Clock
@@ -51,12 +52,20 @@ def find_name_problem(actor: Actor) -> str:
     """
     if not actor.name:
         return "Cannot sign in: the account has no name. Give the Actor a name."
-    if actor != Actor():
-        return ""
+    if (actor.name, actor.role) != (Actor().name, Actor().role):
+        return _find_tenant_problem(actor)
     return (
         f"Cannot sign in as the user {actor.name!r}: this name stands for runs that were "
         "started without an actor. Give the account another name."
     )
+
+
+def _find_tenant_problem(actor: Actor) -> str:
+    """Return the reason why the tenant or a team of `actor` is no name, or ""."""
+    for name in (actor.tenant, *actor.teams):
+        if name == "*" or len(name) > NAME_MAX_CHARS or not name.isprintable():
+            return f"Cannot sign in: {name[:NAME_MAX_CHARS]!r} is no name of a tenant or team."
+    return "" if all(actor.teams) else "Cannot sign in: a team has no name."
 
 
 class Tokens:
@@ -271,9 +280,9 @@ class Sessions:
         self._evicted: WeakValueDictionary[str, SignInSession] = WeakValueDictionary()
         # Signed sessions that were ended before their expiry: their cookies are still signed.
         self._ended: dict[str, SignInSession] = {}
-        # Name of an actor → every signed session that expires by this time is over. It stands
-        # for ended sessions that are not listed one by one.
-        self._ended_up_to: dict[str, Micros] = {}
+        # Tenant (None: any) and name of an actor → every signed session that expires by this
+        # time is over. It stands for ended sessions that are not listed one by one.
+        self._ended_up_to: dict[tuple[str | None, str], Micros] = {}
 
     def issue_code(self, actor: Actor) -> str:
         """Return a code that opens one session for `actor`, within ten minutes."""
@@ -326,41 +335,54 @@ class Sessions:
             return None
         return session
 
-    def end_all(self, name: str) -> None:
+    def end_all(self, name: str, tenant: str | None = None) -> None:
         """End every session of the actor of this name, and void its codes.
+
+        Two tenants may have an actor of the same name; None means the actors of all tenants.
 
         A signed session that this process has not seen yet is recognised by its expiry: every
         session that was opened until now expires no later than one that is opened now.
         """
         now = self._clock()
-        for code in [each for each, (who, _) in self._codes.items() if who.name == name]:
+
+        def is_meant(actor: Actor) -> bool:
+            return actor.name == name and tenant in {None, actor.tenant}
+
+        for code in [each for each, (who, _) in self._codes.items() if is_meant(who)]:
             del self._codes[code]
         known = [*self._sessions.items(), *self._evicted.items()]
-        for each in [each for each, session in known if session.actor.name == name]:
+        for each in [each for each, session in known if is_meant(session.actor)]:
             self._end(each)
         self._ended_up_to = {
             who: until for who, until in self._ended_up_to.items() if until > now
         }
-        self._ended_up_to[name] = Micros(now + SESSION_LIFETIME_S * MICROS_PER_SECOND)
+        self._ended_up_to[tenant, name] = Micros(now + SESSION_LIFETIME_S * MICROS_PER_SECOND)
 
     def end(self, secret: str) -> None:
         """End a session; its streams end with it."""
         self._end(_hash_secret(secret))
 
-    def list_open(self) -> list[tuple[str, SignInSession]]:
-        """Return the id of each session that this process knows, with the session."""
+    def list_open(self, tenant: str | None = None) -> list[tuple[str, SignInSession]]:
+        """Return the id of each session that this process knows, with the session.
+
+        `tenant` selects the sessions of one tenant.
+        """
         now = self._clock()
         known = {**self._evicted, **self._sessions}
         return [
             (name[:SESSION_ID_CHARS], session)
             for name, session in known.items()
-            if session.expires_at > now
+            if session.expires_at > now and tenant in {None, session.actor.tenant}
         ]
 
-    def end_by_id(self, session_id: str) -> bool:
-        """End the session with this id; return False if there is none."""
+    def end_by_id(self, session_id: str, tenant: str | None = None) -> bool:
+        """End the session with this id; return False if there is none, or not of `tenant`."""
         known = {**self._evicted, **self._sessions}
-        found = [name for name in known if name[:SESSION_ID_CHARS] == session_id]
+        found = [
+            name
+            for name, session in known.items()
+            if name[:SESSION_ID_CHARS] == session_id and tenant in {None, session.actor.tenant}
+        ]
         for name in found:
             self._end(name)
         return bool(found)
@@ -382,7 +404,9 @@ class Sessions:
         )
         if payload is None:
             return None
-        if payload.until <= max(self._ended_up_to.get(payload.actor.name, 0), self._clock()):
+        actor = payload.actor
+        ends = [self._ended_up_to.get((each, actor.name), 0) for each in (None, actor.tenant)]
+        if payload.until <= max(*ends, self._clock()):
             return None
         session = SignInSession(actor=payload.actor, expires_at=payload.until, is_signed=True)
         self._store(secret_hash, session)
@@ -431,7 +455,7 @@ class Sessions:
             # each sign-out.
             for each in oldest_first[: len(oldest_first) // 2 + 1]:
                 forgotten = self._ended.pop(each)
-                who = forgotten.actor.name
+                who = (forgotten.actor.tenant, forgotten.actor.name)
                 before = self._ended_up_to.get(who, forgotten.expires_at)
                 self._ended_up_to[who] = max(before, forgotten.expires_at)
 

@@ -85,13 +85,21 @@ class SentMessage(Struct, frozen=True, kw_only=True):
 
 
 async def find_newest_run(context: RequestContext, agent: str, thread: str) -> RunRow | None:
-    """Return the newest run of a thread that the caller may see, or None.
+    """Return the newest run of the caller's thread, or None.
+
+    Each tenant has threads of its own, and each user in it.
 
     Raises:
         Misconfigured: `thread` is not a valid name.
     """
     thread = check_name("thread", thread)
-    query = RunQuery(thread=thread, agent=agent, owner=context.owner_filter, limit=1)
+    query = RunQuery(
+        thread=thread,
+        agent=agent,
+        tenant=context.actor.tenant,
+        owner=context.owner_filter,
+        limit=1,
+    )
     return next(iter((await context.server.store.list_runs(query)).items), None)
 
 

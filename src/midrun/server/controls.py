@@ -118,7 +118,7 @@ async def _make_page(context: RequestContext, kinds: tuple[str, ...]) -> Respons
     found: list[OpenAsk] = []
     for row in page.items:
         if row.head.asks:
-            sees = await context.server.views.can_see(context.actor, row.run)
+            sees = await context.can_see(row.run)
             try:
                 state = await context.server.views.read_state(row.run)
             except UNREADABLE_ERRORS:
@@ -147,7 +147,9 @@ async def decide_ask(context: RequestContext) -> Response:
         problem = "Cannot find the ask: the path must end with its `ref`. See /v1/asks."
         raise HttpProblem("ask_not_found", 404, problem)
     run_id, server = RunId(name), context.server
-    sees = await server.views.can_see(context.actor, run_id)
+    sees = await context.can_see(run_id)
+    if not sees and not await context.is_in_tenant(run_id):
+        raise RunNotFound(run_id)
     try:
         state = await server.views.read_state(run_id)
     except UNREADABLE_ERRORS:

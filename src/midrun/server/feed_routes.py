@@ -19,7 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 from midrun.core.ids import RunId
 from midrun.core.values import TERMINAL_PHASES
 from midrun.driver.delta import Delta
-from midrun.errors import RunNotFound
+from midrun.errors import RunErased, RunNotFound
 from midrun.ports.store import RunQuery, RunRow, Store
 from midrun.runs.run import Run
 from midrun.runs.wire import RunDeleted, StreamEnd, StreamReset
@@ -94,7 +94,7 @@ class SseResponse(Response):
 
     def __init__(self, context: RequestContext, source: StreamSource) -> None:
         # Checked here and not in `__call__`: a refusal must come before the headers are sent.
-        context.server.allowance.check_stream(context.actor.name)
+        context.server.allowance.check_stream(context.caller.key)
         # The header keeps nginx from buffering the stream.
         super().__init__(headers={"X-Accel-Buffering": "no"}, media_type=SSE_MEDIA)
         del self.headers["content-length"]  # Starlette sets it to the length of an empty body
@@ -107,7 +107,7 @@ class SseResponse(Response):
         server, caller = self._context.server, self._context.caller
         status, headers = self.status_code, self.raw_headers
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        with server.allowance.count_stream(caller.actor.name):
+        with server.allowance.count_stream(caller.key):
             with anyio.CancelScope() as scope_of_stream:
                 writer = SseWriter(send, server.limits.patience, scope_of_stream)
                 ends: list[Callable[[], Awaitable[object]]] = [
@@ -339,19 +339,14 @@ async def follow_runs(context: RequestContext) -> Response:
         phases=query_phases(params),
         agent=params.get("agent", ""),
         label=params.get("label", ""),
-        owner=context.owner_filter,
         limit=50,
     )
-    return SseResponse(context, _make_list_source(context, query))
+    return SseResponse(context, _make_list_source(context, context.restrict_query(query)))
 
 
 def _make_list_source(context: RequestContext, query: RunQuery) -> StreamSource:
     async def source(writer: SseWriter) -> None:
-        store, sees, build_items = (
-            context.server.store,
-            context.server.views.can_see,
-            context.server.overlays.build_items,
-        )
+        store, build_items = context.server.store, context.server.overlays.build_items
         # The watch begins before the page is read, so no change between the two is missed.
         async with anyio.create_task_group() as tasks, store.watch() as changed:
             page = await store.list_runs(query)
@@ -364,15 +359,16 @@ def _make_list_source(context: RequestContext, query: RunQuery) -> StreamSource:
                 if not change.run:  # a change of no run is a halt that was set or lifted
                     await writer.write(format_sse("halts.changed", {}))
                     continue
-                row = await _find_row(context, change.run)
-                if row is None:
-                    # The run was deleted. Its owner is not known any more, so that only callers
-                    # who may see all runs are told.
-                    if not context.owner_filter:
-                        deleted = RunDeleted(run_id=change.run)
-                        await writer.write(format_sse("run.deleted", deleted))
-                # Checked per change: the watch reports the runs of all users.
-                elif await sees(context.actor, change.run) and _is_in_list(row, query):
+                # The watch reports the runs of all users and tenants, so the query for the row
+                # has the caller's visibility.
+                try:
+                    row = await store.get_row(change.run, context.visibility)
+                except RunErased:
+                    await writer.write(format_sse("run.deleted", RunDeleted(run_id=change.run)))
+                    continue
+                except RunNotFound:
+                    continue
+                if _is_in_list(row, query):
                     (item,) = await build_items([row], context.actor)
                     await writer.write(format_sse("run.changed", item))
                     await writer.wait_gap(WRITE_GAP_S)
@@ -389,13 +385,6 @@ async def _watch_workers(store: Store, writer: SseWriter) -> None:
         if holders != known:
             known = holders
             await writer.write(format_sse("workers.changed", {}))
-
-
-async def _find_row(context: RequestContext, run: RunId) -> RunRow | None:
-    try:
-        return await context.server.store.get_row(run)
-    except RunNotFound:
-        return None
 
 
 def _is_in_list(row: RunRow, query: RunQuery) -> bool:

@@ -72,13 +72,15 @@ class _TokenReply(msgspec.Struct):
     id_token: str
 
 
-def oidc(
+def oidc(  # noqa: PLR0913 - one keyword per setting
     issuer: str,
     *,
     audience: str,
     role_claim: str = "role",
     name_claim: str = "sub",
     roles: Mapping[str, Role] | None = None,
+    tenant_claim: str = "",
+    team_claim: str = "",
     client_id: str = "",
     client_secret: str = "",
 ) -> "OidcAuth":
@@ -89,6 +91,9 @@ def oidc(
     own name. If several match, the highest counts. A token without a matching value is
     rejected. `name_claim` names the claim that becomes the actor's name. Choose one that users
     cannot change.
+
+    `tenant_claim` names the claim with the tenant; with it, a token without a tenant is
+    rejected. `team_claim` names the claim with a team or a list of teams, such as `groups`.
 
     With a `client_id`, browsers sign in on the provider's page. Register the address of the
     server followed by `/sign-in/callback` there. A client without a secret is protected by
@@ -103,6 +108,8 @@ def oidc(
         role_claim=role_claim,
         name_claim=name_claim,
         roles=roles,
+        tenant_claim=tenant_claim,
+        team_claim=team_claim,
         client_id=client_id,
         client_secret=client_secret,
     )
@@ -111,7 +118,7 @@ def oidc(
 class OidcAuth:
     """Maps a token of an OpenID Connect provider to its actor; see `oidc`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword per setting
         self,
         issuer: str,
         *,
@@ -119,6 +126,8 @@ class OidcAuth:
         role_claim: str = "role",
         name_claim: str = "sub",
         roles: Mapping[str, Role] | None = None,
+        tenant_claim: str = "",
+        team_claim: str = "",
         client_id: str = "",
         client_secret: str = "",
         now: Callable[[], float] = anyio.current_time,
@@ -136,6 +145,8 @@ class OidcAuth:
         self._audience = audience
         self._role_claim = role_claim
         self._name_claim = name_claim
+        self._tenant_claim = tenant_claim
+        self._team_claim = team_claim
         self._client_id = client_id
         self._client_secret = client_secret
         self._now = now
@@ -182,14 +193,16 @@ class OidcAuth:
         if role is None or not isinstance(name, str) or not name:
             _LOG.info("Rejected a token of %s: no role or no name in it", self._issuer)
             return None
-        return Actor(name=name, role=role)
+        tenants = _list_values(claims, self._tenant_claim) if self._tenant_claim else [""]
+        if len(tenants) != 1 or (self._tenant_claim and not tenants[0]):
+            _LOG.info("Rejected a token of %s: not one tenant in it", self._issuer)
+            return None
+        teams = _list_values(claims, self._team_claim) if self._team_claim else []
+        named = tuple(dict.fromkeys(team for team in teams if team))
+        return Actor(name=name, role=role, tenant=tenants[0], teams=named)
 
     def _find_role(self, claims: Mapping[str, object]) -> Role | None:
-        value: object = claims
-        for part in self._role_claim.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        values = value if isinstance(value, list) else [value]
-        names = [each for each in values if isinstance(each, str)]
+        names = _list_values(claims, self._role_claim)
         found = [self._roles[name] for name in names if name in self._roles]
         return max(found, key=ROLE_RANKS.__getitem__, default=None)
 
@@ -328,3 +341,12 @@ def _check_url(setting: str, url: str) -> None:
     is_safe = parts.scheme == "https" or parts.hostname in LOOPBACK_NAMES
     if not parts.hostname or parts.scheme not in {"http", "https"} or not is_safe:
         raise Misconfigured(setting, f"must be an https URL, got {url!r}")
+
+
+def _list_values(claims: Mapping[str, object], path: str) -> list[str]:
+    """Return the text of a claim, or its list of texts; a dot leads into an object."""
+    value: object = claims
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    values = value if isinstance(value, list) else [value]
+    return [each for each in values if isinstance(each, str)]

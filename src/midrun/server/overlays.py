@@ -181,7 +181,7 @@ class Overlays:
 def _find_halt(row: RunRow, halts: Sequence[HaltRecord]) -> HaltRecord | None:
     """Return the oldest halt that covers the run."""
     head = row.head
-    return next((h for h in halts if h.covers(row.run, head.agent, head.labels)), None)
+    return next((h for h in halts if h.covers(row.run, head)), None)
 
 
 def _reason_of(record: Record | None) -> str:

@@ -21,6 +21,7 @@ import anyio.to_thread
 import msgspec
 import uvicorn
 from msgspec import Struct
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -32,7 +33,7 @@ from midrun.core.values import Actor
 from midrun.errors import ControlRefused, CursorRefused, Misconfigured, RunErased, RunNotFound
 from midrun.ports.environment import read_wall_clock
 from midrun.ports.platform import read_boot_clock
-from midrun.ports.store import Page, RunQuery, RunRow, Store
+from midrun.ports.store import Page, RunQuery, RunRow, Store, Visibility
 from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run
 from midrun.runs.service import make_run_id
@@ -215,6 +216,12 @@ class Caller:
     session: SignInSession | None = None
     secret: str = field(repr=False, default="")  # the session's, from the cookie
 
+    @property
+    def key(self) -> str:
+        """The key under which limits count the caller; no other caller has it."""
+        tenant = quote(self.actor.tenant, safe="")
+        return f"{tenant}/{self.actor.name}" if tenant else self.actor.name
+
     async def has_valid_credential(self, server: ServerState) -> bool:
         """Return whether the credential is still valid; streams check it again and again."""
         if self.session is not None and server.sessions.find(self.secret) is None:
@@ -231,6 +238,17 @@ class Caller:
         while not ended.is_set() and await self.has_valid_credential(server):
             with anyio.move_on_after(server.limits.ping):
                 await ended.wait()
+
+
+def find_visibility(actor: Actor) -> Visibility:
+    """Return the runs that `actor` may see.
+
+    A user sees the runs that they own, and those of their teams. Other roles see all runs of
+    their tenant, or of all tenants if they belong to none.
+    """
+    if actor.role == "user":
+        return Visibility(tenant=actor.tenant, owner=actor.name, teams=actor.teams)
+    return Visibility(tenant=actor.tenant or None)
 
 
 INLINE_BODY_MAX_BYTES: Final = 256 * 1024
@@ -261,6 +279,21 @@ class RequestContext:
     def owner_filter(self) -> str:
         """The owner to restrict lists to: the name of a user, "" for other roles."""
         return self.actor.name if self.actor.role == "user" else ""
+
+    @property
+    def visibility(self) -> Visibility:
+        """The runs that the caller may see."""
+        return find_visibility(self.actor)
+
+    def restrict_query(self, query: RunQuery) -> RunQuery:
+        """Return `query` for the runs that the caller may see.
+
+        A `decider` stays, and so does the tenant that a caller of no tenant has chosen.
+        """
+        seen_by = self.visibility
+        owner = "" if query.decider else seen_by.owner
+        tenant = query.tenant if seen_by.tenant is None else seen_by.tenant
+        return replace(query, tenant=tenant, owner=owner, teams=seen_by.teams)
 
     async def decode_body(self, body_type: type[BodyT]) -> BodyT:
         """Decode the body as a `kind`. An empty body counts as an empty object.
@@ -311,14 +344,17 @@ class RequestContext:
 
         Raises:
             RunNotFound: the run does not exist, or belongs to another user. Both look the same,
-                so that a user cannot find out which run ids exist. For a user, so does a run
-                that was deleted: its owner is not known any more.
-            RunErased: the run was deleted, and the caller may see all runs.
+                so that a user cannot find out which run ids exist. So does a run of another
+                tenant. For a user, so does a run that was deleted: its owner is not known any
+                more.
+            RunErased: the run was deleted, and the caller may see all runs of its tenant.
         """
         run = RunId(self.path["run"])
         try:
             if not await self.can_see(run):
                 raise RunNotFound(run)
+            if self.audit.is_due and not self.audit.tenant:
+                self.audit.tenant = (await self.server.views.read_head(run)).tenant
             return await self.server.mid.get(run)
         except RunErased:
             if self.owner_filter:
@@ -333,12 +369,12 @@ class RequestContext:
             HttpProblem: 429, the caller has too many such reads running or waiting.
         """
         # Counted per caller before the wait, so that one caller cannot fill the queue.
-        with self.server.allowance.count_heavy_read(self.actor.name):
+        with self.server.allowance.count_heavy_read(self.caller.key):
             async with self.server.heavy_reads:
                 yield
 
     async def list_runs(self, query: RunQuery) -> Page[RunRow]:
-        """Return a page of runs.
+        """Return a page of the runs of `query` that the caller may see.
 
         A cursor is the id of a run. The id of a run that no list can have shown to this user is
         refused like an id that does not exist. Otherwise a user could find out which runs of
@@ -348,7 +384,7 @@ class RequestContext:
             CursorRefused: no list has given the cursor to this caller.
         """
         # The store refuses an unknown cursor itself, so `_may_be_listed` finds the run.
-        page = await self.server.store.list_runs(query)
+        page = await self.server.store.list_runs(self.restrict_query(query))
         if query.cursor and not await self._may_be_listed(RunId(query.cursor)):
             raise CursorRefused(query.cursor)
         return page
@@ -357,6 +393,8 @@ class RequestContext:
         """Return whether a list may have shown `run` to the caller, now or earlier."""
         if await self.can_see(run):
             return True
+        if not self.owner_filter:
+            return False
         # The list of asks shows runs of other users that have asked this user. Asks that are
         # decided count, too: the cursor may be from before the decision.
         asks = (await self.server.views.read_state(run)).asks
@@ -391,12 +429,22 @@ class RequestContext:
 
     def make_request_id(self, key: str) -> str:
         """Return a request id for `key` that no other caller can produce."""
-        # The name is quoted, so it contains no colon: "a:b" + "c" and "a" + "b:c" differ.
-        return f"{quote(self.actor.name, safe='')}:{key}"
+        # The name is quoted, so it contains no colon: "a:b" + "c" and "a" + "b:c" differ. Two
+        # users of different tenants may have the same name.
+        name, tenant = (quote(text, safe="") for text in (self.actor.name, self.actor.tenant))
+        return f"{tenant}/{name}:{key}" if tenant else f"{name}:{key}"
 
     async def can_see(self, run: RunId) -> bool:
         """Return whether the caller may see `run`."""
-        return await self.server.views.can_see(self.actor, run)
+        return await self.server.views.can_see(self.visibility, run)
+
+    async def is_in_tenant(self, run: RunId) -> bool:
+        """Return whether the run is one of the caller's tenant, of whichever owner."""
+        tenant = Visibility(tenant=self.visibility.tenant)
+        try:
+            return await self.server.views.can_see(tenant, run)
+        except RunErased:
+            return False
 
     @property
     def is_server_stopping(self) -> bool:
@@ -413,6 +461,18 @@ class RequestContext:
         while not self.is_server_stopping:
             with anyio.move_on_after(None if self.server.is_close_promised else STOP_POLL_S):
                 await self.server.closing.wait()
+
+    def check_team(self, team: str) -> str:
+        """Return the team that a new run is shared with, if the caller may choose it.
+
+        Raises:
+            HttpProblem: 403, the caller is a user who is not in the team.
+        """
+        if team and self.owner_filter and team not in self.actor.teams:
+            teams = ", ".join(self.actor.teams) or "none"
+            problem = f"Cannot share the run with team {team!r}: it is none of your teams"
+            raise HttpProblem("not_allowed", 403, f"{problem} ({teams}).")
+        return team
 
     async def check_quota(self, request_id: str | None) -> None:
         """Refuse a new run of a user whose quota is used up.

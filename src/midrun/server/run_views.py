@@ -13,9 +13,9 @@ from midrun.core.ids import RunId
 from midrun.core.lru import LruDict
 from midrun.core.run_head import Head
 from midrun.core.state import State
-from midrun.core.values import Actor
 from midrun.driver.journal_writer import load_run_state
-from midrun.errors import JournalCorrupt, JournalTooNew
+from midrun.errors import JournalCorrupt, JournalTooNew, RunErased, RunNotFound
+from midrun.ports.store import Visibility
 from midrun.runs.midrun import Midrun
 from midrun.runs.values import RunView
 from midrun.runs.views import load_view
@@ -44,6 +44,9 @@ class RunViews:
             max_items=CACHED_STATES_MAX, max_weight=CACHED_STATES_MAX_BYTES
         )
         self._heads: LruDict[RunId, Head] = LruDict(max_items=CACHED_HEADS_MAX)
+        self._visible: LruDict[tuple[Visibility, RunId], bool] = LruDict(
+            max_items=CACHED_HEADS_MAX
+        )
 
     async def read_state(self, run: RunId) -> State:
         """Return the current state of `run`.
@@ -78,7 +81,7 @@ class RunViews:
         return await load_view(self._mid.store, state, max_effects=max_effects, silent=silent)
 
     async def read_head(self, run: RunId) -> Head:
-        """Return a possibly outdated head of `run`; use only its agent and owner.
+        """Return a possibly outdated head of `run`; use only its agent and tenant.
 
         Those two never change, so the head is cached without any invalidation.
 
@@ -91,12 +94,25 @@ class RunViews:
             self._heads.put(run, found)
         return found
 
-    async def can_see(self, actor: Actor, run: RunId) -> bool:
-        """Return whether `actor` may see `run`: a user sees their own, other roles see all.
+    async def can_see(self, seen_by: Visibility, run: RunId) -> bool:
+        """Return whether `seen_by` includes `run`, by a query of the store.
 
-        A child run belongs to the owner of its parent.
+        The owner, tenant and team of a run never change, so a positive answer is cached. A
+        child run has those of its parent.
+
+        Raises:
+            RunErased: the run was deleted, and `seen_by` included it.
         """
-        return actor.role != "user" or (await self.read_head(run)).owner == actor.name
+        if self._visible.get((seen_by, run)):
+            return True
+        try:
+            await self._mid.store.get_row(run, seen_by)
+        except RunErased:
+            raise
+        except RunNotFound:
+            return False
+        self._visible.put((seen_by, run), value=True)
+        return True
 
 
 def count_bytes(*values: object) -> int:

@@ -102,6 +102,8 @@ async def start_run(context: RequestContext) -> Response:
         trace=_trace_parent(context),
         own_thread=bool(context.owner_filter),
         files=make_files(body.files),
+        tenant=body.tenant,
+        team=context.check_team(body.team),
     )
     return await created_response(context, run)
 
@@ -177,16 +179,19 @@ async def list_runs(context: RequestContext) -> Response:
         label=params.get("label", ""),
         thread=params.get("thread", ""),
         parent=RunId(params.get("parent", "")),
-        owner=context.owner_filter,
         attention=attention == "true",
         search=query_search(params),
+        tenant=params.get("tenant"),
         limit=limit,
         cursor=params.get("cursor", ""),
     )
     page = await context.list_runs(query)
     if ids := params.get("run", ""):
         page = Page(items=await _find_rows(context, ids.split(",")), cursor="")
-    counts = {} if context.owner_filter else await context.server.store.count_runs_by_phase()
+    counts = {}
+    if not context.owner_filter:
+        tenant = context.visibility.tenant
+        counts = dict(await context.server.store.count_runs_by_phase(tenant))
     items = await context.server.overlays.build_items(page.items, context.actor)
     return json_response(
         RunPage(
@@ -264,7 +269,7 @@ async def show_run(context: RequestContext) -> Response:
     headers, found = {}, None
     if wait:
         # A long poll holds a connection as a stream does, and counts as one.
-        allowance, caller = context.server.allowance, context.actor.name
+        allowance, caller = context.server.allowance, context.caller.key
         allowance.check_stream(caller)
         headers["Preference-Applied"] = f"wait={wait:g}"
         with allowance.count_stream(caller), anyio.move_on_after(wait):

@@ -175,7 +175,10 @@ HALT_SCOPE_PATTERN = r"^(all|(agent|label|run):[^\n]{1,200})(?!\n)$"
 
 
 class StartBody(Body, kw_only=True):
-    """A run to start. `caps` or `stop` replace the agent's own stop condition."""
+    """A run to start. `caps` or `stop` replace the agent's own stop condition.
+
+    `tenant` is by default that of the caller. `team` shares the run with a team.
+    """
 
     agent: Name
     input: Annotated[
@@ -186,6 +189,8 @@ class StartBody(Body, kw_only=True):
     caps: Caps = Caps()
     stop: Stop | None = None
     files: FileBodies = ()
+    tenant: Name | None = None
+    team: Annotated[str, Meta(max_length=ID_MAX_CHARS)] = ""
 
 
 class ForkBody(Body, kw_only=True):
@@ -205,10 +210,15 @@ class CheckpointBody(Body, kw_only=True):
 
 
 class HaltBody(Body, kw_only=True):
-    """A halt to set. `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`."""
+    """A halt to set. `scope` is `all`, `agent:NAME`, `label:LABEL` or `run:ID`.
+
+    It covers the tenant of the caller. A caller of no tenant may name one; otherwise it covers
+    all.
+    """
 
     scope: Annotated[str, Meta(pattern=HALT_SCOPE_PATTERN)]
     reason: Line = ""
+    tenant: Name | None = None
 
 
 class DeletionBody(Body, kw_only=True):
@@ -219,9 +229,10 @@ class DeletionBody(Body, kw_only=True):
 
 
 class LiftBody(Body, kw_only=True):
-    """The halt to lift."""
+    """The halt to lift; `tenant` as for the halt."""
 
     scope: Annotated[str, Meta(pattern=HALT_SCOPE_PATTERN)]
+    tenant: Name | None = None
 
 
 class EndSessionsBody(Body, kw_only=True):

@@ -13,7 +13,7 @@ import fcntl
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from hmac import compare_digest
@@ -50,11 +50,18 @@ class StoredToken(Value, kw_only=True):
 
 
 class StoredUser(Value, kw_only=True):
-    """A user with a role and tokens."""
+    """A user with a role and tokens; see `Actor` for its tenant and its teams."""
 
     name: str
     role: Role
+    tenant: str = ""
+    teams: tuple[str, ...] = ()
     tokens: tuple[StoredToken, ...] = ()
+
+    @property
+    def actor(self) -> Actor:
+        """The actor that a token of the user stands for."""
+        return Actor(name=self.name, role=self.role, tenant=self.tenant, teams=self.teams)
 
     def list_valid_tokens(self, now: Micros) -> tuple[StoredToken, ...]:
         """Return the tokens that have not expired."""
@@ -105,7 +112,7 @@ class UsersFile:
             )
             raise Misconfigured(where, problem) from error
         for user in users.users:
-            if problem := find_name_problem(Actor(name=user.name, role=user.role)):
+            if problem := find_name_problem(user.actor):
                 raise Misconfigured(where, problem)
         return users
 
@@ -116,7 +123,7 @@ class UsersFile:
         for user in self._users.users:
             for known in user.list_valid_tokens(now):  # no early return: see the class
                 if compare_digest(known.sha256, shown):
-                    found = Actor(name=user.name, role=user.role)
+                    found = user.actor
         return found
 
     def _reload_if_changed(self) -> None:
@@ -137,21 +144,22 @@ class UsersFile:
 
     # ── changes ───────────────────────────────────────────────────────────────────────────
 
-    def add(self, name: str, role: Role) -> str:
+    def add(self, name: str, role: Role, *, tenant: str = "", teams: Sequence[str] = ()) -> str:
         """Add a user and return its token, which is stored nowhere.
 
         Raises:
             Misconfigured: the name is taken or not allowed, or the file is unusable.
         """
         check_name("name", name)
-        if problem := find_name_problem(Actor(name=name, role=role)):
+        user = StoredUser(name=name, role=role, tenant=tenant, teams=tuple(teams))
+        if problem := find_name_problem(user.actor):
             raise Misconfigured("name", problem)
 
         def change(users: StoredUsers) -> tuple[StoredUser, ...]:
-            if any(user.name == name for user in users.users):
+            if any(each.name == name for each in users.users):
                 problem = f"{name} exists already. Use rotate for a new token, or revoke first"
                 raise Misconfigured("name", problem)
-            return (*users.users, StoredUser(name=name, role=role, tokens=(stored,)))
+            return (*users.users, replace(user, tokens=(stored,)))
 
         token, stored = self._make_token()
         self._change(change, may_create=True)

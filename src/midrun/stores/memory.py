@@ -363,9 +363,7 @@ class MemoryStore(JournalStore):
         return [
             (number, entry)
             for number, entry in enumerate(self._audit, 1)
-            if number > after
-            and since <= entry.at < until
-            and tenant in {None, entry.tenant}
+            if number > after and since <= entry.at < until and tenant in {None, entry.tenant}
         ][: validation.clamp_limit(limit)]
 
     # ── deletion ──────────────────────────────────────────────────────────────────────────

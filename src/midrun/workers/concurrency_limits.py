@@ -37,9 +37,9 @@ class Fleet:
     """Settings that decide which runs this process drives.
 
     `limits` bounds how many runs all processes that share the store drive at once, `here` how
-    many this one drives; both by scope: `all`, `agent:NAME`, `label:LABEL`. The store counts
-    the former in the transaction that takes the lease, by the limits that this process passes:
-    give every process the same. A run beyond a limit stays queued.
+    many this one drives; both by scope: `all`, `agent:NAME`, `label:LABEL`, `tenant:NAME`. The
+    store counts the former in the transaction that takes the lease, by the limits that this
+    process passes: give every process the same. A run beyond a limit stays queued.
 
     `versions` tells whether to drive a run that another version of its agent drove last, by
     fingerprint (name, instructions, model, tools): "any", or only the "same". With "same" an
@@ -57,8 +57,8 @@ class Fleet:
     def __post_init__(self) -> None:
         for scope, limit in (*self.limits.items(), *self.here.items()):
             kind, _, name = scope.partition(":")
-            if scope != "all" and not (kind in {"agent", "label"} and name):
-                problem = "the scope must be all, agent:NAME or label:LABEL"
+            if scope != "all" and not (kind in {"agent", "label", "tenant"} and name):
+                problem = "the scope must be all, agent:NAME, label:LABEL or tenant:NAME"
                 raise Misconfigured(f"limits {scope!r}", problem)
             if limit < 1:
                 raise Misconfigured(f"limits {scope!r}", f"must be 1 or more, got {limit}")

@@ -418,7 +418,7 @@ class LocalWorker:
         for run, run_loop in tuple(self._run_loops.items()):
             started = run_loop.state.run_started
             for halt in halts:
-                if halt.covers(run, started.agent, started.labels):
+                if halt.covers(run, started):
                     run_loop.halt_set(halt.scope, halt.by, halt.reason)
                     break
 
@@ -497,7 +497,7 @@ class LocalWorker:
         rows = (await self._store.list_runs(query)).items
         halts = await self._store.list_halts() if rows else ()
         for row in rows:
-            if any(h.covers(row.run, row.head.agent, row.head.labels) for h in halts):
+            if any(h.covers(row.run, row.head) for h in halts):
                 continue
             if row.head.parent and await self._is_halted(row.head.parent):
                 continue  # halted together with its parent, and lifted together with it

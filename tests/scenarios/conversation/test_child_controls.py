@@ -15,7 +15,7 @@ from midrun.core.values import Phase
 from midrun.driver.user_code import InFlightCall
 from midrun.errors import StoreBusy, StoreError, StoreFull, StoreUnreachable
 from midrun.models import ScriptedModel, Use
-from midrun.ports.store import RunRow, Snapshot
+from midrun.ports.store import ALL_RUNS, RunRow, Snapshot, Visibility
 from midrun.stores.sqlite.store import SqliteStore
 from tests.scenarios.conversation.toolkit import (
     OPERATOR,
@@ -349,8 +349,8 @@ class FailsOnceStore(SqliteStore):
         super().__init__(path)
         self.errors = [error]
 
-    async def get_row(self, run: RunId) -> RunRow:
-        row = await super().get_row(run)
+    async def get_row(self, run: RunId, seen_by: Visibility = ALL_RUNS) -> RunRow:
+        row = await super().get_row(run, seen_by)
         if row.head.parent and self.errors:
             raise self.errors.pop()
         return row
@@ -446,9 +446,9 @@ class DelayedStore(SqliteStore):
         self.snapshot_requested = anyio.Event()
         self._paused = RunId("")
 
-    async def get_row(self, run: RunId) -> RunRow:
+    async def get_row(self, run: RunId, seen_by: Visibility = ALL_RUNS) -> RunRow:
         hides_pause = not self.shows_paused
-        row = await super().get_row(run)
+        row = await super().get_row(run, seen_by)
         if row.head.parent and row.head.phase is Phase.PAUSED:
             if hides_pause:
                 head = replace(row.head, phase=Phase.PAUSING)

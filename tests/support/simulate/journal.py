@@ -206,7 +206,7 @@ class SimulatedJournal:
     def _refresh_halt_scopes(self) -> None:
         spec = self.state.run_started
         halts = run_now(self.store.list_halts())
-        covering = (h for h in halts if h.covers(self.run, spec.agent, spec.labels))
+        covering = (h for h in halts if h.covers(self.run, spec))
         self.halt_scopes = tuple(h.scope for h in covering)
         self.halt_changes += 1
 

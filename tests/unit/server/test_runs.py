@@ -98,7 +98,7 @@ async def test_an_invalid_body_is_refused_with_the_known_fields(
     server = await serve(stage.agent("Done."))
     client = await server.client("olga")
     run = {"agent": "actor", "input": "Go."}
-    run_fields = "agent, input, thread_id, labels, caps, stop, files"
+    run_fields = "agent, input, thread_id, labels, caps, stop, files, tenant, team"
     cap_fields = "steps, tokens, cost, time, tool_calls, repeats"
     for body, known in (
         (run | {"task": "Go."}, run_fields),

@@ -68,7 +68,7 @@ async def test_sqlite_refuses_writes_after_a_newer_midrun_migrated_the_file(
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
     await append_message(store, RUN, 1)
-    migrate_sqlite(store.path, "ALTER TABLE runs ADD COLUMN tenant TEXT NOT NULL DEFAULT ''")
+    migrate_sqlite(store.path, "ALTER TABLE runs ADD COLUMN region TEXT NOT NULL DEFAULT ''")
     for _ in range(2):
         with pytest.raises(StoreForeign, match="newer midrun"):
             await WRITES[write](store)
@@ -85,7 +85,7 @@ async def test_every_write_of_a_group_is_refused_in_a_migrated_file(tmp_path: Pa
     runs = [RunId(f"r{n}") for n in range(5)]
     for run in runs:
         await create_run(store, run)
-    migrate_sqlite(store.path, "CREATE TABLE tenants (name TEXT)")
+    migrate_sqlite(store.path, "CREATE TABLE regions (name TEXT)")
     refused: list[RunId] = []
 
     async def append_refused(run: RunId) -> None:
@@ -149,7 +149,7 @@ async def test_a_run_continues_after_a_migration_that_only_adds_a_column(
             run = await midrun.start(agent, "go")
             await tools.start("a").wait()
             migrate_postgres(
-                url, "ALTER TABLE midrun_runs ADD COLUMN tenant text NOT NULL DEFAULT ''"
+                url, "ALTER TABLE midrun_runs ADD COLUMN region text NOT NULL DEFAULT ''"
             )
             tools.gate("a").set()
             assert (await run.until("completed")).output == "Done."

@@ -72,8 +72,8 @@ TRUNCATE_ALL = """
             SET LOCAL session_replication_role = replica;  -- disables the triggers of entries
             TRUNCATE midrun_runs, midrun_entries, midrun_labels, midrun_snapshots,
                      midrun_notices, midrun_holders, midrun_halts, midrun_followers,
-                     midrun_cursors, midrun_chunks, midrun_files, midrun_run_files,
-                     midrun_search, midrun_chunk_uses, midrun_tombstones
+                     midrun_audit, midrun_cursors, midrun_chunks, midrun_files,
+                     midrun_run_files, midrun_search, midrun_chunk_uses, midrun_tombstones
                      RESTART IDENTITY;
         END IF;
     END

@@ -242,7 +242,6 @@ class TaskHandler(RequestHandler):
             query = RunQuery(
                 agent=self._agent,
                 thread=thread,
-                owner=request_context.owner_filter,
                 phases=tuple(p for p, state in TASK_STATES.items() if state == params.status),
                 limit=size,
                 cursor=params.page_token,
@@ -308,9 +307,8 @@ class TaskHandler(RequestHandler):
         # A run of another agent or of another user is not found, like one that does not exist.
         run = RunId(task)
         try:
-            head = await request_context.server.views.read_head(run)
-            if head.agent == self._agent and await request_context.server.views.can_see(
-                request_context.actor, run
+            if await request_context.can_see(run) and (
+                (await request_context.server.views.read_head(run)).agent == self._agent
             ):
                 return await request_context.server.mid.get(run)
         except RunNotFound:

@@ -113,13 +113,11 @@ ROW: Final = """
     SELECT run, head, seq, hash, epoch, holder, started_at, at FROM midrun_runs
     WHERE run = %(run)s
 """
-VISIBLE_ROW: Final = (
-    ROW
-    + """
+_IS_VISIBLE: Final = """
       AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
       AND (%(owner)s::text IS NULL OR owner = %(owner)s OR team = ANY(%(teams)s::text[]))
 """
-)
+VISIBLE_ROW: Final = ROW + _IS_VISIBLE
 INDEXED_ROW: Final = """
     SELECT run, head, seq, hash, epoch, holder, started_at, at,
            phase, agent, thread, parent, owner, tenant, team, attention, wake_at,

@@ -221,9 +221,7 @@ class JournalRange:
             self.pairs[0] = join_line(stored, chunks), link
 
 
-async def read_row(
-    pool: ConnectionPool, run: RunId, seen_by: Visibility = ALL_RUNS
-) -> RunRow:
+async def read_row(pool: ConnectionPool, run: RunId, seen_by: Visibility = ALL_RUNS) -> RunRow:
     """Return the row of `run` if `seen_by` includes it."""
     validation.check_run_id(run)
     validation.check_visibility(seen_by)
@@ -232,8 +230,12 @@ async def read_row(
     if seen_by == ALL_RUNS:
         rows = await pool.execute(queries.ROW, {"run": run})
     else:
-        values = {"run": run, "tenant": seen_by.tenant, "owner": seen_by.owner or None}
-        values |= {"teams": list(seen_by.teams)}
+        values = {
+            "run": run,
+            "tenant": seen_by.tenant,
+            "owner": seen_by.owner or None,
+            "teams": [team for team in seen_by.teams if team],
+        }
         rows = await pool.execute(queries.VISIBLE_ROW, values)
     if not rows:
         raise await read_missing_error(pool, run, seen_by)
@@ -302,7 +304,7 @@ async def read_page(pool: ConnectionPool, query: RunQuery) -> Page[RunRow]:
         "label": query.label or None,
         "tenant": query.tenant,
         "owner": query.owner or None,
-        "teams": list(query.teams),
+        "teams": [team for team in query.teams if team],
         "decider": query.decider or None,
         "attention": query.attention or None,
         "words": format_tsquery(wanted) or None,

@@ -380,8 +380,8 @@ class PostgresStore(JournalStore):
         self, *, since: Micros, until: Micros, after: int, limit: int, tenant: str | None = None
     ) -> Sequence[tuple[int, AuditEntry]]:
         limit = validation.clamp_limit(limit)
-        values = {"since": since, "until": until, "after": after, "limit": limit}
-        values |= {"tenant": tenant}
+        values: dict[str, object] = {"since": since, "until": until, "after": after}
+        values |= {"limit": limit, "tenant": tenant}
         return [
             (number, validation.build_audit(at, body))
             for number, at, body in await self._resources.read_pool.execute(

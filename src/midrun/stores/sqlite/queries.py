@@ -102,13 +102,11 @@ BUMP_HALT_COUNTER: Final = "UPDATE halt_counter SET changes = changes + 1"
 # ── reading one run ──────────────────────────────────────────────────────────
 ROW: Final = _ROW + _FROM_RUN
 # Parameters: run, tenant (NULL: any), owner (NULL: any), teams as a JSON array.
-VISIBLE_ROW: Final = (
-    ROW
-    + """
+_IS_VISIBLE: Final = """
       AND (?2 IS NULL OR r.tenant = ?2)
       AND (?3 IS NULL OR r.owner = ?3 OR r.team IN (SELECT value FROM json_each(?4)))
 """
-)
+VISIBLE_ROW: Final = ROW + _IS_VISIBLE
 _INDEXED_COLUMNS: Final = """,
            r.phase, r.agent, r.thread, r.parent, r.owner, r.tenant, r.team, r.attention,
            r.wake_at,

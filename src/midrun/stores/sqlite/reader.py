@@ -125,8 +125,8 @@ def read_row(db: apsw.Connection, run: RunId, seen_by: Visibility = ALL_RUNS) ->
 
 
 def _encode_names(names: Sequence[str]) -> str:
-    """Return names as a JSON array, a single parameter of a statement."""
-    return msgspec.json.encode(names).decode()
+    """Return names as a JSON array, a single parameter of a statement; leave out ""."""
+    return msgspec.json.encode([name for name in names if name]).decode()
 
 
 def read_indexed_row(db: apsw.Connection, run: RunId) -> tuple[RunRow, dict[str, object]]:

@@ -8,6 +8,7 @@ from midrun.testing.store_suite.leases import HaltTests, LeaseTests
 from midrun.testing.store_suite.limits import LimitTests
 from midrun.testing.store_suite.lists import ListTests
 from midrun.testing.store_suite.refusals import RefusalTests
+from midrun.testing.store_suite.tenants import TenantTests
 from midrun.testing.store_suite.threads import ThreadTests
 
 
@@ -20,6 +21,7 @@ class StoreSuite(
     HaltTests,
     ListTests,
     ThreadTests,
+    TenantTests,
     ConcurrencyTests,
     DeletionTests,
 ):

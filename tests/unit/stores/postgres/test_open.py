@@ -149,7 +149,7 @@ async def test_connections_of_event_loops_that_have_ended_are_closed(
     """A process may start one event loop after the other, for heartbeats or in threads."""
     await create_run(store)
     for _ in range(4):
-        await anyio.to_thread.run_sync(anyio.run, store.get_row, RUN)
+        await anyio.to_thread.run_sync(lambda: anyio.run(store.get_row, RUN))
     await store.get_row(RUN)
     # This loop and the last one, whose connections are closed when the next loop starts.
     assert len(store._resources_by_loop) == 2
