@@ -163,6 +163,7 @@ export interface HaltRecord {
   by: string;
   reason: string;
   at: string;
+  tenant: string | null;
 }
 
 /** A redirect or a message that waits for a step boundary; `withdraw(seq)` removes it. */
@@ -356,6 +357,8 @@ export interface RunView {
 export interface SessionActor {
   name: string;
   role: string;
+  tenant: string;
+  teams: string[];
 }
 
 /** The status of a run; the words are complete without the style. */
