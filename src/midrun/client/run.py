@@ -261,15 +261,17 @@ class RemoteRun:
         seq: int | None = None,
         *,
         instruction: str | None = None,
+        files: Sequence[File] | None = None,
         actor: ActorLike = None,
         request_id: str | None = None,
     ) -> "RemoteRun":
         """Start a new run that continues from a step boundary of this one."""
         self._transport.check_actor(actor)
-        body = {
-            "seq": seq,
-            "instruction": validation.check_text("instruction", instruction or ""),
-        }
+        text = validation.check_text("instruction", instruction or "")
+        attached = validation.check_files_of(text, files)
+        body: dict[str, object] = {"seq": seq, "instruction": text}
+        if attached:  # a server of an earlier version refuses a field that it does not know
+            body["files"] = make_file_bodies(attached)
         reply = await self._transport.send_change(
             "POST", f"{self._path}/fork", body, request_id=request_id
         )

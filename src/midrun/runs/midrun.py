@@ -341,6 +341,11 @@ class Midrun:
         return self._clock()
 
     @property
+    def file_limits(self) -> FileLimits:
+        """The bounds on the files of each run that is started here."""
+        return self._file_limits or FileLimits()
+
+    @property
     def _service(self) -> RunService:
         if self._service_or_none is None:
             problem = "Cannot use it: it is not open. Write `async with Midrun(…) as midrun:`."

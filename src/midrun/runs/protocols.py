@@ -125,6 +125,7 @@ class AnyRun(Protocol):
         seq: int | None = ...,
         *,
         instruction: str | None = ...,
+        files: Sequence[File] | None = ...,
         actor: ActorLike = ...,
         request_id: str | None = ...,
     ) -> "AnyRun": ...

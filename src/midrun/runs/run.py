@@ -405,6 +405,7 @@ class Run:
         seq: int | None = None,
         *,
         instruction: str | None = None,
+        files: Sequence[File] | None = None,
         actor: ActorLike = None,
         request_id: str | None = None,
     ) -> "Run":
@@ -417,6 +418,7 @@ class Run:
         Args:
             seq: The position of a boundary in the journal. Default: the newest one.
             instruction: Text that the agent of the new run reads first.
+            files: Files that belong to the instruction.
             actor: The person who asks.
             request_id: Makes a repeat safe.
 
@@ -430,8 +432,9 @@ class Run:
         )
         request = validation.check_text("request_id", request_id or "")
         boundary = None if seq is None else validation.check_int("seq", seq)
+        attached = validation.check_files_of(instruction, files)
         run, created = await self._service.fork_run(
-            self.id, boundary, instruction=instruction, by=by, request=request
+            self.id, boundary, instruction=instruction, files=attached, by=by, request=request
         )
         return Run(run, self._service, repeated=not created)
 

@@ -346,11 +346,19 @@ class RunService:
         return make_run_id(request_id) if request_id else RunId(f"run_{self.new_id()}")
 
     async def fork_run(
-        self, run: RunId, seq: int | None, *, instruction: str, by: Actor, request: str
+        self,
+        run: RunId,
+        seq: int | None,
+        *,
+        instruction: str,
+        files: Sequence[File],
+        by: Actor,
+        request: str,
     ) -> tuple[RunId, bool]:
         """Start a run that continues `run` from its boundary at `seq`, or the newest one.
 
-        Return its id, and False if an earlier request with the same id created it.
+        Return its id, and False if an earlier request with the same id created it. `files`
+        belong to the instruction.
 
         Raises:
             ControlRefused: `not_a_boundary`: a call was in flight at `seq`, or the journal has
@@ -374,7 +382,7 @@ class RunService:
             detail = ends if seq is not None and seq > state.seq else amid
             raise await self._make_boundary_error(run, detail)
         new = self.choose_run_id(request)
-        return new, await self.create_run(new, replace(forked, request_id=request))
+        return new, await self.create_run(new, replace(forked, request_id=request), files)
 
     async def _make_boundary_error(self, run: RunId, detail: str) -> ControlRefused:
         state = await self.load_state(run)

@@ -16,6 +16,7 @@ from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.state import State
 from midrun.core.values import Phase
 from midrun.errors import CheckpointRefused
+from midrun.runs.control_bodies import make_files
 from midrun.server.request_context import RequestContext, json_response
 from midrun.server.runs import created_response
 from midrun.server.schemas import CheckpointBody, ForkBody
@@ -73,6 +74,7 @@ async def fork_run(context: RequestContext) -> Response:
     forked = await run.fork(
         body.seq,
         instruction=body.instruction or None,
+        files=make_files(body.files),
         actor=context.actor,
         request_id=request_id,
     )

@@ -201,6 +201,7 @@ ENDPOINTS: Final = (
         body_type=schemas.ForkBody,
         response_type=RunView,
         status=201,
+        takes_files=True,
     ),
     Endpoint(
         method="POST",

@@ -14,10 +14,10 @@ from midrun.core.evolve import evolve
 from midrun.core.ids import RunId
 from midrun.core.state import State
 from midrun.core.stops import CAP_TYPES, AnyOf, Custom, MaxCost, MaxTime, Stop, flatten_stop
-from midrun.core.values import TERMINAL_PHASES, Phase, Value
+from midrun.core.values import TERMINAL_PHASES, Json, Phase, Value
 from midrun.errors import Misconfigured, RunErased, RunNotFound, StoreClosed
 from midrun.ports.store import Page, RunQuery, RunRow
-from midrun.runs.control_bodies import make_files
+from midrun.runs.control_bodies import BODY_MAX_FILES, make_files
 from midrun.runs.run import Run
 from midrun.runs.turns import count_turns
 from midrun.runs.turns import list_turns as list_turn_views
@@ -46,19 +46,35 @@ SILENCE_POLL_S: Final = 2.0
 
 
 class AgentLine(Value, kw_only=True):
-    """An agent whose runs can be started here."""
+    """An agent whose runs can be started here; `parameters` has a JSON Schema by tool."""
 
     name: str
     tools: tuple[str, ...]
+    parameters: dict[str, Json]
     stop: str
     framework: str = ""  # of an agent made with `midrun.host`
     undeclared_tools: int = 0
 
 
+class UploadLimits(Value, kw_only=True):
+    """The bounds on the files of one request.
+
+    Attributes:
+        files: The most files.
+        file_bytes: The most bytes of one file.
+        total_bytes: The most bytes of all files together.
+    """
+
+    files: int
+    file_bytes: int
+    total_bytes: int
+
+
 class Agents(Value, kw_only=True):
-    """The agents of this server."""
+    """The agents of this server, and the files that can be sent to their runs."""
 
     items: tuple[AgentLine, ...]
+    uploads: UploadLimits
 
 
 class Commands(Value, kw_only=True):
@@ -419,18 +435,27 @@ async def verify_run(context: RequestContext) -> Response:
 
 async def list_agents(context: RequestContext) -> Response:
     """List the agents of this server."""
-    known = context.server.mid.agents.values()
+    mid = context.server.mid
+    limits = mid.file_limits
+    # A body has its files as base64, four characters for three bytes, and other fields besides.
+    room = max(0, context.server.limits.upload - context.server.limits.body) * 3 // 4
     return json_response(
         Agents(
+            uploads=UploadLimits(
+                files=min(BODY_MAX_FILES, limits.run_files),
+                file_bytes=min(limits.file_bytes, limits.run_bytes, room),
+                total_bytes=min(limits.run_bytes, room),
+            ),
             items=tuple(
                 AgentLine(
                     name=a.name,
                     tools=tuple(a.tools),
+                    parameters={name: tool.schema for name, tool in a.tools.items()},
                     stop=str(a.stop or ""),
                     framework=a.framework,
                     undeclared_tools=a.undeclared_tools,
                 )
-                for a in known
-            )
+                for a in mid.agents.values()
+            ),
         )
     )

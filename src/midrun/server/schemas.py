@@ -198,6 +198,7 @@ class ForkBody(Body, kw_only=True):
 
     seq: Annotated[int, Meta(ge=-(2**53) + 1, le=2**53 - 1)] | None = None
     instruction: Text = ""
+    files: FileBodies = ()
 
 
 class CheckpointBody(Body, kw_only=True):
