@@ -195,7 +195,9 @@ def test_empty_values_leave_no_gap_in_a_sentence() -> None:
     run = run.replies().advances()
     assert (list_problems(run.records), run.state.phase) == ([], Phase.COMPLETED)
     sentences = [str(sentence) for _, sentence in describe_records(run.records)]
-    assert sentences[0] == "an unnamed user started run_1 with the agent clerk: nothing"
+    assert (
+        sentences[0] == "an unnamed user started the run: nothing (run_1 with the agent clerk)"
+    )
     assert sentences[-1] == "the run completed without an answer"
 
 

@@ -205,7 +205,8 @@ def _describe_run_started(entry: e.RunStarted, _: State, after: State) -> Clause
         first = f"{format_run(entry.forked.run)} at entry {entry.forked.seq}"
         more = f"{said}{stop}"
         return Clause(who, f"forked {first}: {task} is the task of {run}", more)
-    return Clause(who, f"started {run}: {task}", f"{said}{stop}")
+    # People know the run by its task; its id is for other terminals and programs.
+    return Clause(who, f"started the run: {task}", f" ({run}{said}{stop})")
 
 
 def _describe_run_imported(entry: e.RunImported, before: State, _: State) -> Clause:
@@ -225,7 +226,7 @@ def _format_bounds(stop: Stop) -> str:
 
 
 def _describe_lease_taken(entry: e.LeaseTaken, before: State, _: State) -> Clause:
-    worker = f"worker {entry.holder}" if entry.holder else "a worker"
+    named = f" ({entry.holder})" if entry.holder else ""
     how = "took the run"
     # Every regular end of a lease has an entry. If the run is still leased, the previous
     # worker died or lost contact with the store.
@@ -235,7 +236,9 @@ def _describe_lease_taken(entry: e.LeaseTaken, before: State, _: State) -> Claus
         "",
         before.agent_fingerprint,
     }
-    return Clause(worker, how + (", with another version of the agent" * bool(changed)))
+    return Clause(
+        "a worker", how + (", with another version of the agent" * bool(changed)), named
+    )
 
 
 def _describe_stood_down(entry: e.LeaseReleased, _: State, __: State) -> Clause:

@@ -1,10 +1,8 @@
 """Format actors, calls, values, durations and lists as parts of a sentence."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
-
-import msgspec
 
 from midrun.core.entries import RequestEntry
 from midrun.core.evolve.calls import get_call
@@ -42,7 +40,6 @@ _SINGULAR_PATTERN: Final = re.compile(r"(at most 1 [a-z ]+?)s(?= or | and |\)|$)
 # In the programming interface a turn of the agent is a step.
 _STEPS_PATTERN: Final = re.compile(r"(at most \d+ )step(s?)(?= or | and |\)|$)")
 _MENTION_PATTERN: Final = re.compile(r"(the agent says )['\"](.*?)['\"](?= or | and |\)|$)")
-_CURLY_MARK_PATTERN: Final = re.compile(f"[{QUOTATION_MARKS[1:]}]")
 # All backslashes before a mark or the end, at once: a long run of them is searched only once.
 _MARK_PATTERN: Final = re.compile(rf"(?<!\\)(\\*+)([{QUOTATION_MARKS}]|\Z)")
 _PLAIN_NAME_PATTERN: Final = re.compile(r"[\w.\-]+")
@@ -147,10 +144,41 @@ def strip_emphasis(text: str) -> str:
 
 
 def format_value(value: Json, max_chars: int = QUOTE_MAX_CHARS) -> str:
-    """Return a value as text or JSON, cut to `max_chars` characters."""
-    return flatten(
-        value if isinstance(value, str) else msgspec.json.encode(value).decode(), max_chars
-    )
+    """Return a value for people, cut to `max_chars` characters.
+
+    A text is returned as it is; inside of lists and objects, texts are in quotation marks.
+    """
+    if isinstance(value, str):
+        return flatten(value, max_chars)
+    text = ""
+    for piece in _iter_pieces(value):  # of a value of megabytes only the beginning is needed
+        text += piece
+        if len(text) > max_chars:
+            break
+    return flatten(text, max_chars)
+
+
+def _iter_pieces(value: Json) -> Iterator[str]:
+    """Yield a value piece by piece: objects name by name, lists and objects in brackets."""
+    match value:
+        case _ if is_empty(value):
+            yield "nothing"
+        case str():
+            yield _quote_exactly(value)
+        case bool():
+            yield "yes" if value else "no"
+        case list():
+            for number, item in enumerate(value):
+                yield ", " if number else "("
+                yield from _iter_pieces(item)
+            yield ")"
+        case dict():
+            for number, (name, item) in enumerate(value.items()):
+                yield f"{', ' if number else '('}{_format_name(name)}: "
+                yield from _iter_pieces(item)
+            yield ")"
+        case _:
+            yield str(value)
 
 
 def quote_value(value: Json, max_chars: int = QUOTE_MAX_CHARS) -> str:
@@ -191,6 +219,29 @@ def format_arguments(args: Json, max_chars: int = QUOTE_MAX_CHARS) -> str:
     return f" ({flatten(_format_argument(args, max_chars), max_chars)})"
 
 
+def list_field_lines(value: Json, *, name: str = "") -> list[str]:
+    """Return a value as indented lines: one per field of an object or item of a list.
+
+    The further lines of a text have a bar before them, so that no text looks like a field.
+    """
+    head = f"{_format_name(name)}: " if name else ""
+    if isinstance(value, str):
+        first, *rest = value.split("\n")
+        return [f"{head}{first}", *(f"  │ {line}" for line in rest)]
+    if isinstance(value, dict) and value:
+        fields = [line for key in value for line in list_field_lines(value[key], name=key)]
+        return [f"{head}".rstrip(), *(f"  {line}" for line in fields)] if name else fields
+    if isinstance(value, list) and value:
+        items = [line for item in value for line in _list_item_lines(item)]
+        return [f"{head}".rstrip(), *(f"  {line}" for line in items)] if name else items
+    return [f"{head}{format_value(value)}"]
+
+
+def _list_item_lines(item: Json) -> list[str]:
+    first, *rest = list_field_lines(item)
+    return [f"- {first}", *(f"  {line}" for line in rest)]
+
+
 def _format_name(name: str) -> str:
     return name if _PLAIN_NAME_PATTERN.fullmatch(name) else _quote_exactly(name)
 
@@ -199,10 +250,7 @@ def _format_argument(value: Json, max_chars: int) -> str:
     said = "" if is_empty(value) else format_value(value, max_chars)
     if not said:
         return "nothing"
-    if isinstance(value, str):
-        return _quote_exactly(said)
-    # JSON has straight marks around its texts; curly ones inside could be taken for the end.
-    return _CURLY_MARK_PATTERN.sub(r"\\\g<0>", said)
+    return _quote_exactly(said) if isinstance(value, str) else said
 
 
 def _quote_exactly(text: str) -> str:

@@ -13,8 +13,6 @@ it are replaced, and hidden characters are made visible.
 import re
 from typing import Final
 
-import msgspec
-
 from midrun.core.values import Json, RequestedCall
 from midrun.text.hidden_characters import show_hidden
 from midrun.text.phrases import (
@@ -93,14 +91,26 @@ def format_title_value(value: Json, *, quoted: bool = True) -> str:
             return "nothing"
         case list():
             return _format_list(value, quoted=quoted)
-        case str():
-            text = value
+        case dict():
+            return _format_object(value)
         case _:
-            text = msgspec.json.encode(value).decode()
+            text = str(value)
     # Only the beginning is shown. Escaping all of a text of megabytes would block the caller.
     text = flatten(show_hidden(text[: VALUE_MAX_CHARS * 20]), VALUE_MAX_CHARS)
     text = text.translate(_QUOTATION_MARKS)
     return f"“{text}”" if quoted else text
+
+
+def _format_object(value: dict[str, Json]) -> str:
+    """Return an object in brackets: its first fields, and the number of the others."""
+    filled = {key: item for key, item in value.items() if not is_empty(item)}
+    shown = [
+        f"{_format_key(key)} {format_title_value(item)}"
+        for key, item in list(filled.items())[:LISTED_MAX_ITEMS]
+    ]
+    more = len(filled) - len(shown)
+    said = (", ".join(shown) or "nothing") + (f" and {more} more" if more else "")
+    return f"({said})" if len(said) <= 2 * VALUE_MAX_CHARS else f"{len(filled)} fields"
 
 
 def _format_list(items: list[Json], *, quoted: bool) -> str:

@@ -7,17 +7,15 @@ Pure functions of a view, the time and the terminal width. The texts of the butt
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
 from prompt_toolkit.utils import get_cwidth
 
 from midrun.agents.outcome import AskView
 from midrun.core.ids import MICROS_PER_SECOND, Micros
-from midrun.core.values import Json
 from midrun.runs import control_specs as specs
 from midrun.runs.values import CallView, RunView
 from midrun.text.buttons import Button
 from midrun.text.hidden_characters import show_hidden
-from midrun.text.phrases import format_arguments
+from midrun.text.phrases import format_arguments, format_value, list_field_lines
 from midrun.text.status import format_status_word
 from midrun.tui.styled_text import (
     DEFAULT_HINTS,
@@ -314,7 +312,7 @@ def _draw_arguments(ask: AskView, width: int) -> list[StyledLine]:
     rows = [
         row
         for name, value in args.items()
-        for line in _format_argument_lines(name, value)
+        for line in list_field_lines(value, name=name)
         for row in wrap_text(f"  {show_hidden(line)}", width)
     ]
     more: list[StyledLine] = []
@@ -324,22 +322,15 @@ def _draw_arguments(ask: AskView, width: int) -> list[StyledLine]:
     return [[("", row)] for row in rows[:ARGUMENTS_MAX_ROWS]] + more
 
 
-def _format_argument_lines(name: str, value: Json) -> list[str]:
-    if isinstance(value, str):
-        text = value
-    else:
-        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    first, *rest = text.split("\n")
-    return [f"{name}: {first}", *(f"  {line}" for line in rest)]
-
-
 def list_options(ask: AskView) -> list[str]:
     """Return the answers that the question proposes, at most nine: one per digit key."""
     data = ask.data
     if ask.kind == "child" and isinstance(data, dict):  # the data of the child's ask
         data = data.get("data")
     proposed = data.get("options") if isinstance(data, dict) else None
-    return [str(option) for option in proposed[:9]] if isinstance(proposed, list) else []
+    return (
+        [format_value(option) for option in proposed[:9]] if isinstance(proposed, list) else []
+    )
 
 
 def list_ask_keys(ask: AskView) -> dict[str, str]:

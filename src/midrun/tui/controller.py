@@ -23,7 +23,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from midrun.agents.outcome import AskView
 from midrun.codec.strict_json import parse_json, parse_json_or_text
 from midrun.core.ids import Micros
-from midrun.core.values import UndoSet
+from midrun.core.values import Json, UndoSet
 from midrun.errors import ControlRefused, MidrunError
 from midrun.ports.environment import Clock
 from midrun.refusal_texts import LOST_ASK_REASONS
@@ -32,9 +32,9 @@ from midrun.runs.protocols import AnyRun
 from midrun.runs.validation import ActorLike
 from midrun.runs.values import Receipt, RunView
 from midrun.text.buttons import Button
-from midrun.text.hidden_characters import escape_hidden
+from midrun.text.hidden_characters import escape_hidden, show_hidden
 from midrun.tui.bar import list_options
-from midrun.tui.styled_text import DEFAULT_HINTS, Hints
+from midrun.tui.styled_text import DEFAULT_HINTS, Hints, escape_to_one_line
 
 # Drafts: the text in the composer, and the control that it becomes.
 
@@ -49,12 +49,16 @@ PLAIN_HINT: Final = "Enter: send · Esc: discard"
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """The purpose of the composer's text. `may_be_empty` allows to send an empty text."""
+    """The purpose of the composer's text. `may_be_empty` allows to send an empty text.
+
+    With `follow`, the text is not sent: it leads to another draft and its first text.
+    """
 
     label: str
     send: SendDraft
     hint: str = PLAIN_HINT
     may_be_empty: bool = False
+    follow: "Callable[[str], tuple[Draft, str]] | None" = None
 
 
 ControlRequest: TypeAlias = Callable[[], Awaitable[Receipt | None]]
@@ -312,9 +316,19 @@ class BarController:
     def send_draft(self, *, now: bool = False) -> None:
         """Queue the composer's text, and close the composer."""
         draft, text = self.draft, self.buffer.text.strip()
+        if draft is not None and draft.follow is not None:
+            self._follow_draft(draft.follow, text)
+            return
         self.discard_draft()
         if draft is not None and (text or draft.may_be_empty):
             self.enqueue(lambda: self._send_text(draft, text, now=now))
+
+    def _follow_draft(self, follow: Callable[[str], tuple[Draft, str]], text: str) -> None:
+        """Open the next draft at once: the next key must not be taken for a command."""
+        try:
+            self.compose(*follow(text))
+        except MidrunError as error:
+            self.notice = str(error)
 
     async def _send_text(self, draft: Draft, text: str, *, now: bool) -> Receipt | None:
         # If the session is cancelled here, `unconfirmed_text` stays set and the session prints
@@ -504,8 +518,11 @@ def _handle_approval_key(controller: BarController, ask: AskView, key: str) -> N
     elif key == "n":
         controller.compose(_decline_draft(controller, ask))
     elif key == "e":
-        args = escape_hidden(msgspec.json.encode(ask.args).decode())
-        controller.compose(_edit_draft(controller, ask), args)
+        if isinstance(ask.args, dict) and ask.args:
+            controller.compose(*_edit_argument(controller, ask, ask.args, 0))
+        else:
+            args = escape_hidden(msgspec.json.encode(ask.args).decode())
+            controller.compose(_edit_draft(controller, ask), args)
 
 
 def _answer_ask(controller: BarController, ask: AskView, value: str) -> None:
@@ -528,6 +545,42 @@ def _decline_draft(controller: BarController, ask: AskView) -> Draft:
         hint="Enter: decline; the reason is optional · Esc: discard",
         may_be_empty=True,
     )
+
+
+def _edit_argument(
+    controller: BarController, ask: AskView, args: dict[str, Json], position: int
+) -> tuple[Draft, str]:
+    """Return the draft for one argument of an approval, and its text; the last one approves.
+
+    A text is edited as it is. Other values, and texts with line breaks or hidden characters,
+    are edited as JSON.
+    """
+    name = list(args)[position]
+    value = args[name]
+    is_plain = isinstance(value, str) and show_hidden(value) == value and "\n" not in value
+    shown = str(value) if is_plain else escape_hidden(msgspec.json.encode(value).decode())
+
+    def change(text: str) -> dict[str, Json]:
+        if text == shown.strip():
+            return args
+        return {**args, name: text if is_plain else parse_json(text)}
+
+    def follow(text: str) -> tuple[Draft, str]:
+        return _edit_argument(controller, ask, change(text), position + 1)
+
+    is_last = position + 1 == len(args)
+    then = "approve with these arguments" if is_last else "go to the next argument"
+    label = escape_to_one_line(show_hidden(name))
+    draft = Draft(
+        label=label if is_plain or isinstance(value, int | float) else f"{label}, as JSON",
+        send=lambda text, _: controller.run.approve(
+            ask=ask.id, args=change(text), actor=controller.actor
+        ),
+        hint=f"Enter: {then} ({position + 1} of {len(args)}) · Esc: discard",
+        may_be_empty=True,
+        follow=None if is_last else follow,
+    )
+    return draft, shown
 
 
 def _edit_draft(controller: BarController, ask: AskView) -> Draft:

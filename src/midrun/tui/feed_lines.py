@@ -10,8 +10,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
-
 from midrun.core.ids import CallId
 from midrun.core.values import Json
 from midrun.events import (
@@ -27,7 +25,7 @@ from midrun.events import (
     ToolStarted,
 )
 from midrun.text.hidden_characters import show_hidden
-from midrun.text.phrases import Tone
+from midrun.text.phrases import Tone, list_field_lines
 from midrun.tui.bar import clip_line
 from midrun.tui.markdown import find_open_block, render_markdown
 from midrun.tui.styled_text import StyledLine, escape_to_one_line
@@ -289,10 +287,7 @@ class FeedLines:
 def _format_in_full(value: Json) -> str:
     if value is None:
         return ""
-    if isinstance(value, str):
-        text = value
-    else:
-        text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    text = value if isinstance(value, str) else "\n".join(list_field_lines(value))
     more = len(text) - EXPANDED_MAX_CHARS
     return text if more <= 0 else f"{text[:EXPANDED_MAX_CHARS]}\n… {more} more characters"
 

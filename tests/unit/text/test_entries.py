@@ -66,11 +66,11 @@ def test_a_returned_text_is_not_cut() -> None:
         ({"to": 'ada", cc: "bob'}, r"to: “ada\", cc: \"bob”"),
         ({"to": "ada\\”, cc: “bob"}, r"to: “ada\\\”, cc: \“bob”"),
         ({"path": "C:\\temp\\"}, r"path: “C:\temp\\”"),
-        ({"to": ["ada”, cc: “bob"]}, r'to: ["ada\”, cc: \“bob"]'),
+        ({"to": ["ada”, cc: “bob"]}, r"to: (“ada\”, cc: \“bob”)"),
         ({"to: ada, cc": "bob"}, "“to: ada, cc”: “bob”"),
         (
             {"n": 2, "text": "2", "left": "", "sure": True},
-            "n: 2, text: “2”, left: nothing, sure: true",
+            "n: 2, text: “2”, left: nothing, sure: yes",
         ),
         ("ada, cc: bob", "“ada, cc: bob”"),
     ],

@@ -14,7 +14,7 @@ from midrun.text.titles import TITLE_MAX_CHARS, format_title
         ("list-files", {}, "List files"),
         ("list-files", None, "List files"),
         ("tag", {"names": ["a", "b", "c", "d"]}, "Tag: names “a”, “b”, “c” and 1 more"),
-        ("put", {"row": {"id": 7}}, "Put: row “{'id':7}”"),
+        ("put", {"row": {"id": 7}}, "Put: row (id 7)"),
         ("plan", {"items": ["Read"]}, "Update the plan"),
         ("ask_human", {"question": "Why?"}, "Ask a person"),
         ("", None, "Call the model"),

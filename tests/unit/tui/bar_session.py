@@ -163,9 +163,9 @@ async def open_bar(
         return f"locked {name}"
 
     @tool(approve=True)
-    async def send(to: str) -> str:
+    async def send(to: str, copies: int = 1) -> str:
         """Send."""
-        return f"sent to {to}"
+        return f"sent to {to}" + (f", {copies} times" if copies > 1 else "")
 
     @tool
     async def poll(call: Call) -> Json:

@@ -18,6 +18,7 @@ from tests.unit.tui.bar_session import open_bar
 
 READ, WRITE = Use("read", what="the news"), Use("write", title="Memo")
 SEND = Use("send", to="customers")
+SEND_TWICE = Use("send", to="customers", copies=2)
 PLAN = Use("plan", items=["Look", "Tell"], marks={"1": "running"})
 CTRL_C, ESC, ALT_ENTER, ENTER = "\x03", "\x1b", "\x1b\r", "\r"
 TAB, BACKSPACE = "\t", "\x7f"
@@ -332,31 +333,36 @@ async def test_y_approves_a_call() -> None:
 
 async def test_the_refusal_of_edited_arguments_is_shown_in_full() -> None:
     """The reason is at its end, so the line is wrapped and not clipped."""
-    async with open_bar(SEND, "Done.", columns=80) as bar:
+    async with open_bar(SEND_TWICE, "Done.", columns=80) as bar:
         await bar.wait_for("Waiting")
         bar.press("a")
         await bar.wait_for("y  approve")
         bar.press("e")
+        await bar.wait_for("go to the next argument")
+        bar.press(f"{BACKSPACE}[]{ENTER}")
         await bar.wait_for("approve with these arguments")
-        bar.press(BACKSPACE * 12 + "5}" + ENTER)
+        bar.press(ENTER)
         shown = await bar.wait_for("approve refused")
         assert "the run is waiting" in " ".join(shown.split())
         assert all(len(line) <= 80 for line in shown.splitlines())
 
 
 async def test_e_approves_a_call_with_edited_arguments() -> None:
-    """They are edited as JSON. Invalid JSON returns to the composer."""
-    async with open_bar(SEND, "Done.") as bar:
+    """They are edited one after the other. An invalid value returns to the composer."""
+    async with open_bar(SEND_TWICE, "Done.") as bar:
         await bar.wait_for("Waiting")
         bar.press("a")
         await bar.wait_for("y  approve")
         bar.press("e")
-        await bar.wait_for('{"to":"customers"}', "approve with these arguments")
-        bar.press(f"{BACKSPACE}{ENTER}")
-        await bar.wait_for('{"to":"customers"', "Pass plain JSON data")
-        bar.press(BACKSPACE * 11 + '"bob"}' + ENTER)
+        shown = await bar.wait_for("go to the next argument (1 of 2)")
+        assert "{" not in shown
+        bar.press(f"x{ENTER}")
+        await bar.wait_for("2x", "Pass plain JSON data")
+        bar.press(f"{BACKSPACE}{BACKSPACE}3{ENTER}")
+        await bar.wait_for("customers", "approve with these arguments (2 of 2)")
+        bar.press(BACKSPACE * 9 + f"bob{ENTER}")
         assert await bar.wait_for_exit() is ExitReason.ENDED
-        assert "✓ send returned “sent to bob”" in bar.output.written
+        assert "✓ send returned “sent to bob, 3 times”" in bar.output.written
 
 
 async def test_n_declines_a_call_with_a_reason() -> None:

@@ -146,7 +146,7 @@ async def test_a_dumb_terminal_gets_plain_lines(tmp_path: Path) -> None:
     async with open_terminal(
         tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail", TERM="dumb"
     ) as t:
-        screen = await t.wait_for("started run_", "the agent called")
+        screen = await t.wait_for("started the run: “Sort the mail”", "the agent called")
         assert "p  Pause" not in screen
         t.gate.touch()
         await t.wait_for("the run completed", "All read.", "code=0")
