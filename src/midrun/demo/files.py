@@ -1,8 +1,9 @@
-"""The files that the agent changes: drafts, a lock and an outbox.
+"""The files that the agent changes: drafts, a public notice, a lock and an outbox.
 
 Each tool declares how its effect is handled. A draft has an undo. The lock has a release, which
-runs however the run ends. A mail cannot be undone, so it needs an approval. All of them
-recognise a repeated call by its key, so a crash in the middle of one needs no human decision.
+runs however the run ends. A mail cannot be undone, so it needs an approval. The notice has an
+undo and an approval, which shows the changed lines; the agent works on until it is decided. A
+repeated call changes nothing, so a crash in the middle of one needs no human decision.
 """
 
 import os
@@ -20,11 +21,15 @@ from midrun.agents.tool import NOT_DONE, Tool, tool
 from midrun.agents.tool_context import Call
 from midrun.core.ids import MICROS_PER_SECOND
 from midrun.core.values import Json
+from midrun.demo.texts import TEXTS
 from midrun.ports.environment import Clock, read_wall_clock
 
 SENDER: Final = "assistant@larkhaven.example"
 BRIEFING_NAME: Final = "briefing.md"
 """The artifact that the page shows while the briefing grows."""
+
+NOTICE_NAME: Final = "notice.md"
+"""The artifact with the public notice."""
 
 Args: TypeAlias = dict[str, str]
 P = ParamSpec("P")
@@ -70,6 +75,20 @@ class DemoFiles:
                 idempotent=True,
             ),
             tool(self._read, name="read_draft", title="Read the draft", read_only=True),
+            tool(
+                self._read_notice,
+                name="read_notice",
+                title="Read the public notice",
+                read_only=True,
+            ),
+            tool(
+                self._correct_notice,
+                name="correct_notice",
+                title="Correct the public notice",
+                approve="queue",
+                undo=self._restore_notice,
+                idempotent=True,
+            ),
             tool(
                 self._send,
                 name="send_mail",
@@ -158,6 +177,45 @@ class DemoFiles:
 
     def _saved_draft_path(self, key: str) -> Path:
         return self.folder / "drafts" / ".before" / f"{_hash_key(key)}.md"
+
+    # ── the notice ────────────────────────────────────────────────────────────────────────
+
+    async def _read_notice(self, call: Call) -> str:
+        """Read the public notice about the trees of Quay Street."""
+        text = await anyio.to_thread.run_sync(self._load_notice, call.run_id)
+        await call.show(NOTICE_NAME, "text/markdown", text)
+        return text
+
+    async def _correct_notice(self, call: Call, old_text: str, new_text: str) -> str:  # noqa: D417 - models do not see the call
+        """Replace lines of the public notice. A person approves that; go on meanwhile.
+
+        Args:
+            old_text: The lines to replace, as they are in the notice.
+            new_text: The lines in their place.
+        """
+        notice = await anyio.to_thread.run_sync(self._load_notice, call.run_id)
+        if old_text not in notice and new_text not in notice:
+            raise ValueError("the notice does not have these lines; read it again")
+        changed = notice.replace(old_text, new_text)
+        await anyio.to_thread.run_sync(
+            _write_atomically, self._notice_path(call.run_id), changed
+        )
+        await call.show(NOTICE_NAME, "text/markdown", changed)
+        return "the notice is corrected"
+
+    @_in_thread
+    def _restore_notice(self, call: Call, args: Args, result: Json) -> None:
+        """Put the replaced lines back."""
+        del result
+        changed = self._load_notice(call.run_id)
+        before = changed.replace(args["new_text"], args["old_text"])
+        _write_atomically(self._notice_path(call.run_id), before)
+
+    def _load_notice(self, run: str) -> str:
+        return _read_text(self._notice_path(run)) or TEXTS.notice
+
+    def _notice_path(self, run: str) -> Path:
+        return self.folder / "notices" / f"{run}.md"
 
     # ── the outbox ────────────────────────────────────────────────────────────────────────
 

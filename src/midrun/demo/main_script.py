@@ -23,6 +23,7 @@ from midrun.models.scripted import Use
 
 PLAN_ITEMS: Final = range(1, len(TEXTS.plan) + 1)
 SEARCH_ITEM, READ_ITEM, THEMES_ITEM, ASK_ITEM, WRITE_ITEM, CHECK_ITEM, MAIL_ITEM = PLAN_ITEMS
+NOTICE_SOURCE: Final = "quay-street-today"  # the note that contradicts the public notice
 MAIL_ADDRESS_PATTERN: Final = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 
 
@@ -126,8 +127,8 @@ class BriefingScript:
         marks = self.progress.list_marks(self.requests)
         yield ScriptLine(TEXTS.hello, (Use("plan", items=list[Json](TEXTS.plan), marks=marks),))
         look = Use("search_library", query="Quay Street trees heat")
-        uses = (look, Use("lock_briefing"))
-        found, lock = yield ScriptLine(TEXTS.invitation, uses, TEXTS.opening_thought)
+        uses = (look, Use("lock_briefing"), Use("read_notice"))
+        found, lock, _ = yield ScriptLine(TEXTS.invitation, uses, TEXTS.opening_thought)
         if lock.problem:
             self._remark = (
                 f"The lock is taken: {lock.problem}. I write to a draft of my own, so that "
@@ -147,8 +148,17 @@ class BriefingScript:
             if isinstance(note.result, str):
                 self.progress.notes_read[name] = _first_sentence(note.result)
                 self._remark = remark
+                if name == NOTICE_SOURCE:
+                    yield self._propose_correction()
             elif not self.requests.skip_reading:
                 self._remark = f"That note could not be read ({note.problem}). I go on."
+
+    def _propose_correction(self) -> ScriptLine:
+        """Propose the correction of the notice, and go on without waiting for the decision."""
+        correction = Use(
+            "correct_notice", old_text=TEXTS.notice_before, new_text=TEXTS.notice_after
+        )
+        return self._build_line(TEXTS.notice_remark, correction, again=False)
 
     def _run_analysis(self) -> Steps:
         use = Use("find_themes", groups=5, rounds=self._rounds)

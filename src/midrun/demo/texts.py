@@ -24,6 +24,10 @@ class DemoTexts(Struct, frozen=True):
     opening_thought: str
     analysis_remark: str
     analysis_again_remark: str
+    notice: str
+    notice_before: str
+    notice_after: str
+    notice_remark: str
     question: str
     nothing_read: str
     stop_plan_item: str

@@ -8,7 +8,7 @@ from typing import TypeVar
 import anyio
 
 from midrun import Midrun, Run
-from midrun.core.entries import Entry
+from midrun.core.entries import AskAnswered, Entry
 from midrun.core.transcript import Transcript, Turn
 from midrun.demo.agents import AGENT_NAME, build_researcher
 from midrun.demo.model import Pace
@@ -79,9 +79,13 @@ class DemoRun:
         return [turn.text for turn in await self.read_turns() if turn.role == "assistant"]
 
     async def wait_for_ask(self, tool: str) -> None:
-        """Wait until the run has one open ask, about `tool`."""
+        """Wait until the run waits for a decision about `tool`; approve the notice before."""
         view = await self.run.until("waiting")
-        assert [ask.tool for ask in view.asks] == [tool]
+        asks = {ask.tool: ask.id for ask in view.asks}
+        if notice := asks.pop("correct_notice", None):
+            await self.run.approve(ask=notice, actor="ada")
+            await self.wait_for_entry(AskAnswered)
+        assert list(asks) == [tool]
 
     async def wait_for_entry(self, kind: type[E], count: int = 1) -> E:
         """Wait until the journal has `count` entries of a kind, and return the last."""
