@@ -174,6 +174,7 @@ async def measure_at(harness: Harness, entries: int) -> float:
     await stage.start("step 0").wait()
     page = await harness.page(site, f"/runs/{run.id}")
     tap = await page.context.new_cdp_session(page)
+    await page.locator("midrun-timeline summary").click()
     await page.get_by_role("button", name="Every entry").click()
     await tap.send(
         "Performance.enable", {"timeDomain": "threadTicks"}

@@ -80,6 +80,7 @@ class RunPage:
 
     async def show_every_entry(self) -> None:
         """Show the journal in the timeline: every entry with its number, newest first."""
+        await self.page.locator("midrun-timeline summary").click()
         await self.page.get_by_role("button", name="Every entry").click()
 
     async def expect_badge(self, word: str) -> None:

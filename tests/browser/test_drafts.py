@@ -50,7 +50,7 @@ async def test_an_answer_and_an_edit_survive_a_reload(harness: Harness, stage: S
     await answer.fill("the third")
     await ui.page.keyboard.press("Enter")
     await ui.button_named("Edit…").click()
-    name = ui.page.get_by_label("name", exact=True)
+    name = ui.page.get_by_label("Name", exact=True)
     await name.fill("eve")
     await ui.page.reload()
     await expect(name).to_have_value("eve")

@@ -30,10 +30,10 @@ async def test_an_approval_shows_every_hidden_character(harness: Harness, stage:
         "run => run.shadowRoot.querySelector('midrun-asks').shadowRoot.textContent"
     )
     await ui.button_named("Edit…").click()
-    field = ui.page.get_by_label("name, as JSON")
+    field = ui.page.get_by_label("Name, as JSON")
     await expect(field).to_have_value('"ACC-\\u202e9876543210"')
     await ui.button_named("Edit as JSON").click()
-    box = ui.page.get_by_label("Arguments of mail, as JSON")
+    box = ui.page.get_by_label("Arguments of Mail, as JSON")
     await expect(box).to_have_value('{\n  "name": "ACC-\\u202e9876543210"\n}')
     await ui.button_named("Approve this").click()
     await ui.expect_badge("Completed")

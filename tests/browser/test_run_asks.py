@@ -148,7 +148,7 @@ async def test_a_call_is_approved_with_other_arguments(harness: Harness, stage: 
     ui = await open_with_asks(harness, stage)
     await ui.button_named("Edit…").click()
     await ui.button_named("Edit as JSON").click()
-    box = ui.page.get_by_label("Arguments of mail, as JSON")
+    box = ui.page.get_by_label("Arguments of Mail, as JSON")
     await box.fill('{"name": "ada"')
     await ui.button_named("Approve this").click()
     alert = ui.page.locator("midrun-asks").get_by_role("alert")
@@ -160,7 +160,7 @@ async def test_a_call_is_approved_with_other_arguments(harness: Harness, stage: 
     await expect(alert).not_to_contain_text(str(ui.run.id))
     await box.fill('{"name": "bo"}')
     await ui.button_named("Edit as fields").click()
-    await ui.page.get_by_label("name", exact=True).fill("ada")
+    await ui.page.get_by_label("Name", exact=True).fill("ada")
     await ui.button_named("Approve this").click()
     await ui.expect_badge("Completed")
     assert stage.completed == ["ada"]
@@ -394,7 +394,7 @@ async def test_a_number_is_sent_as_it_was_typed(
     """Key by key: the page does not write into the field meanwhile."""
     page, card = await open_payment(harness, stage)
     await card.get_by_role("button", name="Edit…").click()
-    amount = card.get_by_label("amount")
+    amount = card.get_by_label("Amount")
     await expect(amount).to_have_value("2.5")
     await amount.press("Control+a")
     await page.keyboard.type(typed)
@@ -408,7 +408,7 @@ async def test_a_text_that_grows_long_keeps_its_field(harness: Harness, stage: S
     """Another element would take the focus from the person who types."""
     page, card = await open_payment(harness, stage)
     await card.get_by_role("button", name="Edit…").click()
-    note = card.get_by_label("note")
+    note = card.get_by_label("Note")
     await note.press("End")
     await page.keyboard.type("and more")
     await expect(note).to_have_value("n" * 58 + "and more")

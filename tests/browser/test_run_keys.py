@@ -85,7 +85,7 @@ async def test_elsewhere_on_a_page_keys_are_not_ours(harness: Harness, stage: St
     await ui.page.locator("body").press("p")
     await ui.page.locator("header a").first.press("c")
     assert (await ui.run.view()).phase == "running"
-    await ui.page.locator("midrun-timeline").get_by_role("button", name="All").press("p")
+    await ui.page.locator("midrun-timeline summary").press("p")
     await ui.expect_badge("Pausing, requested by you")
 
 
@@ -140,6 +140,6 @@ async def test_global_shortcuts_can_be_switched_off(harness: Harness, stage: Sta
     await ui.page.reload()
     await ui.expect_badge("Running")
     await ui.page.locator("header a").first.press("p")
-    await ui.page.locator("midrun-timeline").get_by_role("button", name="All").press("r")
+    await ui.page.locator("midrun-timeline summary").press("r")
     await expect(ui.page.get_by_label("What should happen next?")).to_be_focused()
     assert (await ui.run.view()).phase == "running"

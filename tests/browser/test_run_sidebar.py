@@ -107,7 +107,8 @@ async def test_a_person_writes_in_the_agents_place_and_hands_back(
     await expect(steps).to_contain_text("You, as the assistant")
     await expect(steps).to_contain_text("I looked it up: 42.")
     await ui.page.get_by_label("Use a tool").select_option("quick")
-    await ui.page.get_by_label("Arguments, as JSON").fill('{"name": "by hand"}')
+    await expect(ui.page.locator("midrun-takeover")).not_to_contain_text("{")
+    await ui.page.locator("midrun-takeover").get_by_label("Name").fill("by hand")
     await ui.button_named("Use it").click()
     await stage.start("by hand").wait()
     await ui.expect_badge("Taken over by you")
@@ -189,7 +190,7 @@ async def test_the_timeline_is_grouped_by_turn_and_repeats_nothing(
     groups = ui.page.locator("midrun-timeline li.group")
     await expect(groups).to_have_count(4)
     await expect(groups.first).to_contain_text("Start")
-    texts = await ui.page.locator("midrun-timeline .group li .event").all_inner_texts()
+    texts = await ui.page.locator("midrun-timeline .group li .event").all_text_contents()
     assert texts
     assert all(one != other for one, other in itertools.pairwise(texts))
 

@@ -77,11 +77,16 @@ export class Problem extends Error {
     /** The reason of a refused control as text, without the run's name and the allowed controls. */
     this.refusal = details.code === "control_refused" ? String(details.args?.at(-1) ?? "") : "";
     this.by = details.by ?? "";
+    /** The tombstone of a deleted run. */
+    this.erasure = details.code === "run_erased" ? readErasure(details.args ?? []) : null;
     this.run = details.run;
     /** Path of the server at which an identity provider signs browsers in, or "". */
     this.signInPath = details.sign_in ?? "";
   }
 }
+
+/** @param {unknown[]} args of the error: run, actor, time in microseconds, reason */
+const readErasure = ([, by, at, why]) => ({ by: String(by ?? ""), at: Number(at) / 1000, why: String(why ?? "") });
 
 /** Sends requests to one server, with a token or with the session of this browser. */
 export class Api {
@@ -97,6 +102,11 @@ export class Api {
   /** @param {string} path @param {Record<string, string>} [headers] @returns {Promise<any>} */
   get(path, headers = {}) {
     return this.#send("GET", path, headers);
+  }
+
+  /** Return the agents of the server with their tools, and the limits on files. @returns {Promise<import("./types.js").Agents>} */
+  loadAgents() {
+    return this.get("/v1/agents");
   }
 
   /** Get a resource as Markdown, as a run's report. @param {string} path @returns {Promise<string>} */

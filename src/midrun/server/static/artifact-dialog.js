@@ -9,7 +9,7 @@
 import { css, nothing } from "./lit.js";
 import { groupVersions } from "./artifacts.js";
 import { previewStyle, renderDifference, renderPreview } from "./file-preview.js";
-import { FileLoader, downloadFile, formatSize, isComparable, previewKind } from "./files.js";
+import { FileLoader, downloadFile, formatSize, isComparable, isPdf, openPdf, previewKind } from "./files.js";
 import { formatTimeOfDay } from "./format.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -160,7 +160,16 @@ export class ArtifactDialog extends StoreElement {
 
   /** @param {Artifact} artifact */
   _renderDownload({ name, file }) {
-    return html`<button aria-label=${`Download ${name}`} @click=${() => void this._download(file)}>Download</button>`;
+    return html`${isPdf(file)
+        ? html`<button aria-label=${`Open ${name} in a new tab`} @click=${() => void this._open(file)}>Open</button>`
+        : nothing}
+      <button aria-label=${`Download ${name}`} @click=${() => void this._download(file)}>Download</button>`;
+  }
+
+  /** @param {import("./types.js").FileRef} file */
+  async _open(file) {
+    const { store } = this;
+    if (store) await this.attempt(() => openPdf(store, file), "Open");
   }
 
   /** @param {import("./types.js").FileRef} file */

@@ -8,7 +8,7 @@
  */
 import { css, nothing, repeat } from "./lit.js";
 import { previewStyle, renderPreview } from "./file-preview.js";
-import { FileLoader, downloadFile, formatSize, previewKind } from "./files.js";
+import { FileLoader, downloadFile, formatSize, isPdf, openPdf, previewKind } from "./files.js";
 import { formatCount, formatTimeOfDay } from "./format.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -115,10 +115,19 @@ export class Artifacts extends StoreElement {
     return html`<li>
       <button class="link" aria-haspopup="dialog" @click=${() => openArtifact(this, name)}>${name}</button>
       <span class="dim">${count}${formatSize(file.size)} · ${formatTimeOfDay(at)}</span>
+      ${isPdf(file)
+        ? html`<button class="link" aria-label=${`Open ${name} in a new tab`} @click=${() => void this._open(file)}>Open</button>`
+        : nothing}
       ${previewKind(file) === "none"
         ? html`<button class="link" aria-label=${`Download ${name}`} @click=${() => void this._download(file)}>Download</button>`
         : nothing}
     </li>`;
+  }
+
+  /** @param {import("./types.js").FileRef} file */
+  async _open(file) {
+    const { store } = this;
+    if (store) await this.attempt(() => openPdf(store, file), "Open");
   }
 
   /** @param {import("./types.js").FileRef} file */

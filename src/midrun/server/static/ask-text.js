@@ -1,6 +1,7 @@
 // @ts-check
 /** Texts of asks: the person who may decide, refused decisions. */
 
+import { formatBrief, humanizeName, parseStructure } from "./call-text.js";
 import { exact } from "./template.js";
 import { youOr } from "./format.js";
 
@@ -44,8 +45,16 @@ export function formatTooLate({ by, refusal }, decision, you) {
 /** Return a value as text with every hidden character shown. @param {unknown} value */
 export const formatExact = (value) => exact(formatValue(value));
 
-/** Return a value as text: a string as it is, everything else as JSON. @param {unknown} value */
+/** Return a value as text: a string as it is, everything else in a few words. @param {unknown} value */
 export function formatValue(value) {
   if (value === null || value === undefined) return "";
-  return typeof value === "string" ? value : JSON.stringify(value, null, 1);
+  return typeof value === "string" ? value : formatBrief(value);
+}
+
+/** Return a draft as the viewer knows it: edited arguments as one line each. @param {string} draft */
+export function formatTyped(draft) {
+  const value = parseStructure(draft);
+  if (!value || Array.isArray(value)) return draft.trim();
+  const entries = Object.entries(value).map(([key, one]) => `${humanizeName(key)}: ${formatValue(one)}`);
+  return entries.join("\n");
 }

@@ -13,14 +13,16 @@
  */
 import { css, live, nothing, repeat } from "./lit.js";
 import { artifactsOfCall, openArtifact } from "./artifacts.js";
-import { LIMITS_TEXT, filesOf } from "./attachments.js";
+import { filesOf } from "./attachments.js";
 import { Problem } from "./api.js";
-import { formatDecider, formatExact, formatTooLate, formatValue, isTooLate, withoutOptions } from "./ask-text.js";
-import { fieldStyle, formatCall, humanizeName, parseJson, renderValue } from "./call-text.js";
+import { formatDecider, formatExact, formatTooLate, formatTyped, formatValue, isTooLate, withoutOptions } from "./ask-text.js";
+import { fieldStyle, formatCall, humanizeName, parseJson, renderFields, renderRaw, renderValue } from "./call-text.js";
 import { findInvalidField, formStyle, isEditable, renderArgumentForm, renderRawToggle } from "./argument-form.js";
 import { scrollIntoSight } from "./auto-scroll.js";
 import { loadDraft, saveDraft } from "./drafts.js";
+import { asContent, findChange, previewStyle, renderDifference } from "./file-preview.js";
 import "./file-view.js";
+import { FileLoader } from "./files.js";
 import { formatAge, youOr } from "./format.js";
 import { icon } from "./icons.js";
 import { StoreElement, copyToClipboard } from "./store-element.js";
@@ -72,12 +74,14 @@ export class Asks extends StoreElement {
     unsentTexts: { state: true },
     copiedAsk: { state: true },
     isRaw: { state: true },
+    agent: { state: true },
   };
 
   static styles = [
     theme,
     fieldStyle,
     formStyle,
+    previewStyle,
     css`
       .card {
         display: grid;
@@ -141,6 +145,10 @@ export class Asks extends StoreElement {
     /** @type {Record<string, UnsentText>} by ask; kept until the viewer dismisses it */
     this.unsentTexts = {};
     this.isRaw = false; // arguments are edited as JSON
+    /** @type {import("./types.js").AgentLine | null} with the schemas of its tools, once one is needed */
+    this.agent = null;
+    this._isAgentLoaded = false;
+    this._loader = new FileLoader(this);
     this.copiedAsk = ""; // the ask whose unsent text was copied last
     /** @type {Set<string>} asks with a decision of ours whose reply has not come */
     this._sending = new Set();
@@ -216,6 +224,8 @@ export class Asks extends StoreElement {
 
   updated() {
     this._scrollToNewAsks();
+    const isApproval = this._shownAsks.some(({ kind, tool }) => kind === "approval" && tool);
+    if (isApproval && !this._isAgentLoaded) void this._loadAgent();
   }
 
   /** Load the drafts of this tab from before a reload. @param {import("./run-store.js").Run} run */
@@ -228,7 +238,7 @@ export class Asks extends StoreElement {
     for (const [id, draft] of Object.entries(this.drafts)) {
       if (open.has(id)) continue;
       const message = "Your text was not sent: the question was closed while this page was not open.";
-      this._keepUnsent(id, { question: "", message, text: draft.trim() });
+      this._keepUnsent(id, { question: "", message, text: formatTyped(draft) });
     }
   }
 
@@ -253,7 +263,7 @@ export class Asks extends StoreElement {
   /** Return the viewer's text for an ask; "" if the field still has its first content. @param {Ask} ask */
   _writtenText(ask) {
     const text = this.drafts[ask.id] ?? "";
-    return text === editable(ask.args) ? "" : text.trim();
+    return text === editable(ask.args) ? "" : formatTyped(text);
   }
 
   /** Scroll to us once for each new ask that the viewer may decide. */
@@ -333,6 +343,7 @@ export class Asks extends StoreElement {
 
   /** @param {Ask} ask */
   _renderCard(ask) {
+    const isEdited = this.openField?.ask === ask.id && this.openField.of === "edit";
     const secondsLeft = ask.expires_at
       ? (Date.parse(ask.expires_at) - (this.store?.now ?? 0)) / 1000
       : Infinity;
@@ -349,7 +360,9 @@ export class Asks extends StoreElement {
               tool && tool !== ASK_HUMAN_TOOL ? html`, for “${humanizeName(tool)}”` : nothing
             }.</span
           >${(ask.of ?? "question") === "question" ? nothing : html`<div class="subject">${renderValue(ask.args)}</div>`}`
-        : this._renderSubject(ask)}
+        : isEdited
+          ? nothing // the form shows the arguments
+          : this._renderSubject(ask)}
       ${(ask.files ?? []).map(
         (file) => html`<div class="subject"><midrun-file .store=${this.store} .file=${file} .isOpen=${true}></midrun-file></div>`,
       )}
@@ -386,10 +399,30 @@ export class Asks extends StoreElement {
   /** Render the call that is to be approved, or the tool that asks and its data. @param {Ask} ask */
   _renderSubject({ kind, tool, data, args }) {
     if (tool === ASK_HUMAN_TOOL) return nothing;
-    if (kind !== "question") return html`<div class="subject">${renderValue(args)}</div>`;
+    if (kind !== "question") return this._renderArguments(this._sortArguments(tool, args));
     const details = withoutOptions(data);
     return html`${details === null || details === undefined ? nothing : html`<div class="subject">${renderValue(details)}</div>`}
       <span class="dim">“${humanizeName(tool)}” asks.</span>`;
+  }
+
+  /** Render the arguments of a call; those that replace a text, as the lines that change. @param {any} args */
+  _renderArguments(args) {
+    const change = findChange(args, this.view?.artifacts ?? []);
+    if (!change) return html`<div class="subject">${renderValue(args)}</div>`;
+    const { store } = this;
+    const before = change.file && store ? this._loader.read(store, change.file) : asContent(change.before);
+    const { rest } = change;
+    return html`<div class="subject">
+      ${Object.keys(rest).length ? renderFields(rest, 0) : nothing}
+      <span class="dim">What changes${change.file ? html` in “${change.file.name}”` : nothing}</span>
+      ${renderDifference(before, asContent(change.after))} ${renderRaw(args)}
+    </div>`;
+  }
+
+  /** Return arguments in the order of the tool's parameters; the journal has them by name. @param {string} tool @param {any} args */
+  _sortArguments(tool, args) {
+    const names = Object.keys(this.agent?.parameters[tool]?.properties ?? {}).filter((name) => name in (args ?? {}));
+    return names.length ? { ...Object.fromEntries(names.map((name) => [name, args[name]])), ...args } : args;
   }
 
   /** Render the artifacts that a call names or has shown: what would be sent is read before it is approved. @param {Ask} ask */
@@ -467,7 +500,7 @@ export class Asks extends StoreElement {
             )}
           </div>`
         : nothing}
-      ${ask.takes_files ? html`<midrun-attachments .draft=${this._attachmentsDraft(ask)}></midrun-attachments>` : nothing}
+      ${ask.takes_files ? html`<midrun-attachments .draft=${this._attachmentsDraft(ask)} .api=${this.store?.api}></midrun-attachments>` : nothing}
       <form
         class="row"
         @paste=${(/** @type {ClipboardEvent} */ event) => add(event, event.clipboardData)}
@@ -491,7 +524,7 @@ export class Asks extends StoreElement {
               type="button"
               class="attach"
               aria-label="Add files"
-              title=${`Attach files, or paste or drop them here. ${LIMITS_TEXT}.`}
+              title="Attach files, or paste or drop them here."
               @click=${() => this._attachmentsOf(ask)?.choose()}
             >
               ${icon("attach")}
@@ -541,8 +574,8 @@ export class Asks extends StoreElement {
     const change = (/** @type {Record<string, unknown>} */ next) => {
       this.drafts = { ...this.drafts, [ask.id]: editable(next) };
     };
-    return html`<div role="group" aria-label=${`Arguments of ${ask.tool}`} @keydown=${this._closeOnEscape}>
-      ${renderArgumentForm(args, this._fieldKinds, change)}
+    return html`<div role="group" aria-label=${`Arguments of ${humanizeName(ask.tool)}`} @keydown=${this._closeOnEscape}>
+      ${renderArgumentForm(args, this._fieldKinds, change, this.agent?.parameters[ask.tool])}
     </div>`;
   }
 
@@ -552,7 +585,7 @@ export class Asks extends StoreElement {
         class="json-editor"
         rows="5"
         @keydown=${this._closeOnEscape}
-        aria-label=${`Arguments of ${ask.tool}, as JSON`}
+        aria-label=${`Arguments of ${humanizeName(ask.tool)}, as JSON`}
         .value=${live(this.drafts[ask.id] ?? "")}
         @input=${(/** @type {InputEvent} */ event) => this._updateDraft(ask, event)}
       ></textarea>`;
@@ -600,10 +633,22 @@ export class Asks extends StoreElement {
   async _openField(ask, of, text) {
     this._discardDraft();
     this._fieldKinds.clear();
+    this.isRaw = false;
     this.drafts = { ...this.drafts, [ask.id]: text };
     this.openField = { ask: ask.id, of };
     await this.updateComplete;
     this._focus(of === "edit" ? ".arguments input, .arguments textarea, .json-editor" : ".reason");
+  }
+
+  /** Load the schemas of the agent's tools; without them the values tell the kinds of the fields. */
+  async _loadAgent() {
+    const { store } = this;
+    this._isAgentLoaded = true; // once
+    try {
+      this.agent = (await store?.loadAgent()) ?? null;
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+    }
   }
 
   /** Close the open field; the focus returns to the button that opened it. */
@@ -648,7 +693,7 @@ export class Asks extends StoreElement {
   async _sendDecision(ask, body) {
     const { store, view: run } = this;
     if (!store || !run) return;
-    const text = formatValue(body.value) || (this.drafts[ask.id] ?? "").trim();
+    const text = formatValue(body.value) || formatTyped(this.drafts[ask.id] ?? "");
     this._sending.add(ask.id);
     const reply = await this.attempt(async () => {
       try {

@@ -2,9 +2,8 @@
 /**
  * `<midrun-attachments>`: the files that will be sent with a text, and why a file was not added.
  *
- * Files are chosen, pasted or dropped. Each is checked when it is added, before anything is sent:
- * the limits are those of a server with its default settings. Small files survive a reload of the
- * tab, as the text does.
+ * Files are chosen, pasted or dropped. Each is checked when it is added, before anything is sent,
+ * by the limits of the server. Small files survive a reload of the tab, as the text does.
  */
 import { css, nothing } from "./lit.js";
 import { loadDraft, saveDraft } from "./drafts.js";
@@ -16,22 +15,25 @@ import { html } from "./template.js";
 /** A file as a request carries it; `data` is base64. @typedef {{name: string, media_type: string, data: string}} FileBody */
 /** @typedef {FileBody & {size: number}} Attachment */
 
-const FILES_MAX = 20;
-const FILE_MAX_BYTES = 10 * 1024 * 1024;
-const TOTAL_MAX_BYTES = 20 * 1024 * 1024;
+/** @typedef {import("./types.js").UploadLimits} UploadLimits */
+
+/** Where the limits cannot be read, the server checks them alone. @type {UploadLimits} */
+const NO_LIMITS = { files: Infinity, file_bytes: Infinity, total_bytes: Infinity };
 const NAME_MAX_CHARS = 200;
 /** Larger files are not kept for a reload: the storage of a tab is small. */
 const DRAFT_MAX_CHARS = 1_500_000;
 const UNKNOWN_TYPE = "application/octet-stream";
 const MEDIA_TYPE = /^[a-z0-9!#$&^_.+-]{1,60}\/[a-z0-9!#$&^_.+-]{1,80}$/;
 
-export const LIMITS_TEXT =
-  `Up to ${FILES_MAX} files, ${formatSize(FILE_MAX_BYTES)} each, ${formatSize(TOTAL_MAX_BYTES)} together`;
+/** @param {UploadLimits} limits */
+export const formatLimits = ({ files, file_bytes, total_bytes }) =>
+  `Up to ${files} files, ${formatSize(file_bytes)} each, ${formatSize(total_bytes)} together`;
 
 /** Emits "changed" when a file was added or removed. */
 export class Attachments extends FocusElement {
   static properties = {
     draft: { type: String },
+    api: { attribute: false },
     items: { state: true },
     problem: { state: true },
   };
@@ -89,6 +91,10 @@ export class Attachments extends FocusElement {
     super();
     /** The name of the draft that keeps the files. */
     this.draft = "";
+    /** The server that takes the files. @type {import("./api.js").Api | null} */
+    this.api = null;
+    /** @type {Promise<UploadLimits> | null} */
+    this._limits = null;
     /** @type {Attachment[]} */
     this.items = [];
     this.problem = "";
@@ -108,6 +114,18 @@ export class Attachments extends FocusElement {
     this.dispatchEvent(new CustomEvent("changed"));
   }
 
+  /** Load the limits of the server, once. @returns {Promise<UploadLimits>} */
+  loadLimits() {
+    this._limits ??= this.api?.loadAgents().then(
+      ({ uploads }) => uploads,
+      () => {
+        this._limits = null; // asked again next time
+        return NO_LIMITS;
+      },
+    ) ?? null;
+    return this._limits ?? Promise.resolve(NO_LIMITS);
+  }
+
   /** Let the viewer choose files. */
   choose() {
     const input = document.createElement("input");
@@ -120,8 +138,9 @@ export class Attachments extends FocusElement {
   /** Add files; those that break a limit are not added, and the viewer is told. @param {File[]} files */
   async add(files) {
     const problems = [];
+    const limits = await this.loadLimits();
     for (const file of files) {
-      const problem = this.#findProblem(file);
+      const problem = this.#findProblem(file, limits);
       if (problem) problems.push(`“${file.name}” was not added: ${problem}.`);
       else this.items = [...this.items, await readAttachment(file)];
     }
@@ -129,12 +148,12 @@ export class Attachments extends FocusElement {
     this.#onChanged();
   }
 
-  /** Return why a file cannot be added; "" if it can. @param {File} file */
-  #findProblem(file) {
-    if (this.items.length >= FILES_MAX) return `${FILES_MAX} files can be sent at once`;
-    if (file.size > FILE_MAX_BYTES) return `it has ${formatSize(file.size)}, at most ${formatSize(FILE_MAX_BYTES)} are allowed`;
+  /** Return why a file cannot be added; "" if it can. @param {File} file @param {UploadLimits} limits */
+  #findProblem(file, { files, file_bytes, total_bytes }) {
+    if (this.items.length >= files) return `${files} files can be sent at once`;
+    if (file.size > file_bytes) return `it has ${formatSize(file.size)}, at most ${formatSize(file_bytes)} are allowed`;
     const total = this.items.reduce((sum, { size }) => sum + size, file.size);
-    if (total > TOTAL_MAX_BYTES) return `together the files would have ${formatSize(total)}, at most ${formatSize(TOTAL_MAX_BYTES)} are allowed`;
+    if (total > total_bytes) return `together the files would have ${formatSize(total)}, at most ${formatSize(total_bytes)} are allowed`;
     return "";
   }
 

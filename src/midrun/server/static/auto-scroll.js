@@ -5,7 +5,8 @@
  * The control bar covers the bottom of the window, so the end counts as hidden behind it too.
  * Only `<midrun-run>` scrolls the page that it is in. The transcript alone follows only inside a
  * box of the page that scrolls by itself.
- * The page does not scroll while the reader has scrolled away, types, or has selected text.
+ * The page does not scroll while the reader has scrolled away, has typed something, or has selected
+ * text. The field of the docked bar keeps the focus after its text was sent; empty, it counts not.
  *
  * New content changes the height of the steps. A `ResizeObserver` reports that after the layout
  * and before the paint, so a scroll from there is not visible as a jump. Content that the reader
@@ -21,11 +22,12 @@ export class AutoScroll {
   /** @type {boolean | null} null until all known content has been rendered once */
   #atEnd = null;
   #hasNewContent = false;
+  #onChange;
   #resizeObserver = new ResizeObserver(() => this.#onResize());
   /** The last known position of the scroller. */
   #lastTop = 0;
   #updateAtEnd = () => {
-    if (this.#atEnd !== null) this.#atEnd = this.#hiddenPixels() <= GAP_PX;
+    if (this.#atEnd !== null) this.#setAtEnd(this.#hiddenPixels() <= GAP_PX);
   };
   /**
    * Our own scroll is reported one frame later. By then, more content may have moved the end out
@@ -40,14 +42,36 @@ export class AutoScroll {
   /** A click may unfold a call, which moves the end; look again where it is. */
   #onClick = () => requestAnimationFrame(this.#updateAtEnd);
 
-  /** @param {import("./lit.js").LitElement} steps the element whose end stays in sight */
-  constructor(steps) {
+  /**
+   * @param {import("./lit.js").LitElement} steps the element whose end stays in sight
+   * @param {() => void} onChange called when the reader comes to the end or leaves it
+   */
+  constructor(steps, onChange) {
     this.#steps = steps;
+    this.#onChange = onChange;
+  }
+
+  /** @param {boolean} atEnd */
+  #setAtEnd(atEnd) {
+    const isChanged = this.#atEnd !== atEnd;
+    this.#atEnd = atEnd;
+    if (isChanged) this.#onChange();
   }
 
   /** Whether the reader is at the end, and new content is followed. */
   get isAtEnd() {
     return this.#atEnd === true;
+  }
+
+  /** Whether the reader has left the end of content that was shown before. */
+  get hasLeftEnd() {
+    return this.#atEnd === false;
+  }
+
+  /** Scroll to the end, and follow from there. */
+  scrollToEnd() {
+    this.#scrollBy(this.#hiddenPixels());
+    this.#setAtEnd(true);
   }
 
   start() {
@@ -69,14 +93,16 @@ export class AutoScroll {
    * @param {boolean} isComplete whether all turns are loaded
    * @param {boolean} isRunning whether the run is at work; then a page that was just opened, and
    *   has not been scrolled, follows from the start
+   * @param {boolean} isFinished whether the run has ended; then nothing is followed any more, and
+   *   the page may scroll to the result
    */
-  onRendered(isComplete, isRunning) {
-    this.#hasNewContent = true;
+  onRendered(isComplete, isRunning, isFinished) {
+    this.#hasNewContent = !isFinished;
     if (this.#atEnd === null && isComplete) {
       const scroller = findScroller(this.#steps);
       if (scroller === pageScroller() && !mayScrollPage(this.#steps)) return;
       const follows = isRunning && scroller.scrollTop === 0;
-      this.#atEnd = follows || this.#hiddenPixels() <= GAP_PX;
+      this.#setAtEnd(follows || this.#hiddenPixels() <= GAP_PX);
     }
     if (this.#bar) this.#resizeObserver.observe(this.#bar); // it may have been added since `start`
   }
@@ -84,10 +110,14 @@ export class AutoScroll {
   #onResize() {
     if (!this.#atEnd || !this.#hasNewContent || isReaderBusy()) return;
     this.#hasNewContent = false;
-    const hidden = this.#hiddenPixels();
-    if (hidden <= 0) return;
+    this.#scrollBy(this.#hiddenPixels());
+  }
+
+  /** @param {number} pixels */
+  #scrollBy(pixels) {
+    if (pixels <= 0) return;
     const scroller = findScroller(this.#steps);
-    scroller.scrollBy({ top: hidden, behavior: "instant" });
+    scroller.scrollBy({ top: pixels, behavior: "instant" });
     this.#lastTop = scroller.scrollTop;
   }
 
@@ -129,8 +159,13 @@ export function scrollIntoSight(element) {
 /** Tell whether the reader types, or has selected text. */
 function isReaderBusy() {
   let at = document.activeElement;
-  while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
-  const isTyping = at instanceof HTMLElement && (INPUT_TAGS.has(at.tagName) || at.isContentEditable);
+  let isDocked = false; // the field stays where it is while the page scrolls
+  while (at?.shadowRoot?.activeElement) {
+    isDocked ||= at.matches("midrun-controls[docked]");
+    at = at.shadowRoot.activeElement;
+  }
+  const isField = at instanceof HTMLElement && (INPUT_TAGS.has(at.tagName) || at.isContentEditable);
+  const isTyping = isField && !(isDocked && /** @type {HTMLInputElement} */ (at).value === "");
   return isTyping || document.getSelection()?.type === "Range";
 }
 

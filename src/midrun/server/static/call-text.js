@@ -15,6 +15,8 @@ const LISTED_MAX_ITEMS = 3;
 const NESTING_MAX = 3;
 /** Longer texts get lines of their own. */
 const SHORT_MAX_CHARS = 60;
+/** An object or a list that the server has cut, and the number of its characters. */
+const CUT_JSON = /^([{[].*)… \(\d+ characters\)$/s;
 
 export const fieldStyle = css`
   .fields {
@@ -93,10 +95,23 @@ function formatShort(value) {
     const more = value.length - LISTED_MAX_ITEMS;
     return more > 0 ? `${shown} and ${more} more` : shown;
   }
-  const text = (typeof value === "string" ? value : JSON.stringify(value)).replace(/\s+/g, " ").trim();
+  if (typeof value === "object" && value) return `(${formatPairs(value)})`;
+  const text = String(value ?? "").replace(/\s+/g, " ").trim();
   const cut = text.length > VALUE_MAX_CHARS ? `${text.slice(0, VALUE_MAX_CHARS - 1)}…` : text;
   return `“${exact(cut).replace(/["“”„«»]/g, "'")}”`;
 }
+
+/** Return the fields of an object in a few words. @param {object} value */
+function formatPairs(value) {
+  const pairs = Object.entries(value).filter(([, one]) => one !== null && one !== "");
+  const shown = pairs.slice(0, LISTED_MAX_ITEMS).map(([key, one]) => `${exact(key)} ${formatShort(one)}`);
+  const more = pairs.length - shown.length;
+  return `${shown.join(", ") || "nothing"}${more > 0 ? ` and ${more} more` : ""}`;
+}
+
+/** Return a value other than a text in a few words. @param {unknown} value */
+export const formatBrief = (value) =>
+  typeof value === "object" && value && !Array.isArray(value) ? formatPairs(value) : formatShort(value);
 
 /** Parse JSON; return undefined for other text, as for JSON that was cut. @param {string} text @returns {unknown} */
 export function parseJson(text) {
@@ -120,10 +135,38 @@ export function renderValue(value) {
   return html`${renderFields(value, 0)}${isPlain ? nothing : renderRaw(value)}`;
 }
 
-/** Render JSON text as fields; text that is no JSON, as it is. @param {string} text */
+/** Render JSON text as fields, also if its end was cut off; text that is no JSON, as it is. @param {string} text */
 export function renderJsonText(text) {
   const value = parseJson(text);
-  return value === undefined ? html`<pre>${exact(text)}</pre>` : renderValue(value);
+  if (value !== undefined) return renderValue(value);
+  const [, beginning] = CUT_JSON.exec(text) ?? [];
+  const part = beginning && parseBeginning(beginning);
+  if (!part) return html`<pre>${exact(text)}</pre>`;
+  return html`${renderFields(part, 0)}<span class="dim">Only the beginning is shown.</span>`;
+}
+
+/**
+ * Parse JSON whose end is missing: leave out the value that is incomplete, unless it is a text,
+ * and close what is open.
+ * @param {string} text @returns {unknown} undefined if that is no JSON either
+ */
+export function parseBeginning(text) {
+  /** @type {string[]} */
+  const open = [];
+  let isText = false;
+  let end = 0; // up to here the text can be closed
+  let closing = "";
+  for (let at = 0; at < text.length; at++) {
+    const char = text[at];
+    if (isText && char === "\\") at++;
+    else if (char === '"') isText = !isText;
+    else if (isText) continue;
+    else if (char === "{" || char === "[") open.push(char === "{" ? "}" : "]");
+    else if (char === "}" || char === "]") open.pop();
+    if (!isText && /[,{}[\]]/.test(char)) [end, closing] = [char === "," ? at : at + 1, open.toReversed().join("")];
+  }
+  const tail = isText ? parseJson(`${text.replace(/\\(u[0-9a-f]{0,3})?$/i, "")}"${open.toReversed().join("")}`) : undefined;
+  return tail ?? (end ? parseJson(text.slice(0, end) + closing) : undefined);
 }
 
 /** Render the JSON of a value behind a toggle. @param {unknown} value @param {string} [label] of the toggle */
@@ -134,7 +177,7 @@ export const renderRaw = (value, label = "JSON") =>
   </details>`;
 
 /** @param {unknown} value @param {number} depth @returns {unknown} */
-function renderFields(value, depth) {
+export function renderFields(value, depth) {
   if (typeof value === "string") return renderString(value);
   if (typeof value !== "object" || value === null) return html`<span>${formatScalar(value)}</span>`;
   if (depth >= NESTING_MAX && Object.keys(value).length) return renderRaw(value, formatShort(value));

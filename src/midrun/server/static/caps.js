@@ -8,6 +8,8 @@ import { html } from "./template.js";
 
 /** @typedef {import("./types.js").CapView} Cap */
 
+const FINISHED_PHASES = new Set(["completed", "cancelled"]);
+
 export class Caps extends StoreElement {
   static ignoresLive = true;
 
@@ -59,9 +61,9 @@ export class Caps extends StoreElement {
       ${run.caps.some((cap) => cap.name === "cost") || !cost
         ? nothing
         : renderFigure("Cost", formatCapValue("cost", cost))}
-      <p class="dim">
-        ${run.caps.length ? "At a cap the run pauses and asks you." : "No caps are set."}
-      </p>
+      ${FINISHED_PHASES.has(run.phase)
+        ? nothing
+        : html`<p class="dim">${run.caps.length ? "At a cap the run pauses and asks you." : "No caps are set."}</p>`}
       ${this.error ? html`<p class="error" role="alert">${this.error}</p>` : nothing}
     </section>`;
   }

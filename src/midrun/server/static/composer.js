@@ -3,16 +3,17 @@
  * `<midrun-composer>`: the line in which the viewer writes to the run. It is always there.
  *
  * The text is an instruction, or a side question (`isQuestion`); after the end of the run it
- * starts a new run that continues from there. Enter sends it, Ctrl+Enter sends an instruction
- * that stops the current call. Escape leaves the field and keeps the text. Files are attached with
- * the button, pasted or dropped; they are sent with the text.
+ * starts a new run that continues from there. Enter sends it for the next turn, Ctrl+Enter for
+ * now: an instruction stops the current call, a question interrupts the reply. A question to a
+ * paused run resumes it. Escape leaves the field and keeps the text. Files are attached with the
+ * button, pasted or dropped; they are sent with the text.
  *
  * The focus stays in the field after the text was sent, and while nothing can be sent: otherwise
  * the next letters of a viewer who goes on typing would be shortcuts. So the field is read-only
  * then, not disabled.
  */
 import { css, live, nothing } from "./lit.js";
-import { LIMITS_TEXT, filesOf } from "./attachments.js";
+import { filesOf, formatLimits } from "./attachments.js";
 import { loadDraft, saveDraft } from "./drafts.js";
 import { icon } from "./icons.js";
 import { StoreElement } from "./store-element.js";
@@ -29,7 +30,11 @@ const STALE_QUESTION =
 
 /** Tell whether the viewer may ask the run a side question now. @param {Run} run */
 export const canAsk = (run) =>
-  run.role !== "viewer" && ACTIVE_PHASES.has(run.phase) && run.allowed.includes("say");
+  run.role !== "viewer" && run.allowed.includes("say") && (ACTIVE_PHASES.has(run.phase) || canAskAndResume(run));
+
+/** Tell whether a question to the paused run can resume it: nothing else has to be decided for that. @param {Run} run */
+export const canAskAndResume = ({ phase, controls: { pause } }) =>
+  phase === "paused" && pause.command === "resume" && pause.enabled && !Object.keys(pause.caps).length;
 
 /**
  * Emits "sent" after the text was sent; the detail is the run's immediate acknowledgement, or "".
@@ -44,6 +49,7 @@ export class Composer extends StoreElement {
     isQuestion: { state: true },
     busy: { state: true },
     isDropTarget: { state: true },
+    limits: { state: true },
   };
 
   static styles = [
@@ -143,6 +149,7 @@ export class Composer extends StoreElement {
     this.isQuestion = false; // the run answers it, then continues with its task
     this.busy = false;
     this.isDropTarget = false; // files are being dragged over the field
+    this.limits = ""; // on files, in words
     this._restoredRun = "";
   }
 
@@ -185,9 +192,15 @@ export class Composer extends StoreElement {
     return /** @type {import("./attachments.js").Attachments | null} */ (this.renderRoot.querySelector("midrun-attachments"));
   }
 
-  /** Whether files can be sent with the text: not with one that starts a new run from here. */
+  /** Whether files can be sent with the text. */
   get _takesFiles() {
-    return !this._isDisabled && !this._isFork;
+    return !this._isDisabled;
+  }
+
+  /** Show the limits on files before one is chosen. */
+  async _showLimits() {
+    const limits = await this._attachments?.loadLimits();
+    if (limits && Number.isFinite(limits.files)) this.limits = ` ${formatLimits(limits)}.`;
   }
 
   /** Add the files of a paste or a drop; text is left to the browser. @param {Event} event @param {DataTransfer | null} transfer */
@@ -277,15 +290,23 @@ export class Composer extends StoreElement {
    * @param {import("./run-store.js").RunStore} store @param {string} text @param {"next_step" | "now"} when
    */
   _post(store, text, when) {
-    if (this._isFork) return store.send("fork", { instruction: text });
     const files = this._attachments?.bodies ?? [];
     const attached = files.length ? { files } : {};
-    if (this.isQuestion) return store.send("messages", { text, urgency: "next", ...attached });
+    if (this._isFork) return store.send("fork", { instruction: text, ...attached });
+    if (this.isQuestion) return this._ask(store, { text, urgency: when === "now" ? "now" : "next", ...attached });
     const button = this.view?.controls.redirect;
     if (button?.command === "resume") {
       return store.send("resume", { instruction: text, caps: button.caps, ...attached }, { ifSeen: true });
     }
     return store.send("redirect", { instruction: text, when, ...attached }, { ifSeen: true });
+  }
+
+  /** Ask a side question; a paused run is resumed to answer it. @param {import("./run-store.js").RunStore} store @param {object} body */
+  async _ask(store, body) {
+    const isPaused = this.view !== null && canAskAndResume(this.view);
+    const sent = await store.send("messages", body);
+    if (isPaused) await store.send("resume");
+    return sent;
   }
 
   get _isFork() {
@@ -303,14 +324,15 @@ export class Composer extends StoreElement {
     return !this._isFork && !this.isQuestion && !run.controls.redirect.enabled;
   }
 
-  /** Whether an instruction can stop the current call. */
+  /** Whether the text can be applied now, before the next turn. */
   get _canHurry() {
-    const { phase } = this.view ?? {};
-    return phase === "running" && !this.isQuestion;
+    const { phase, in_flight: calls = [] } = this.view ?? {};
+    if (phase !== "running") return false;
+    return !this.isQuestion || calls.some(({ tool, action }) => !tool && action === "call"); // a reply is interrupted, no tool
   }
 
   get _submitLabel() {
-    if (this.isQuestion) return "Ask";
+    if (this.isQuestion) return this.view && canAskAndResume(this.view) ? "Ask and resume" : "Ask";
     if (this._isFork) return "Continue with this";
     return ACTIVE_PHASES.has(this.view?.phase ?? "") ? "Redirect" : "Resume with this";
   }
@@ -321,9 +343,15 @@ export class Composer extends StoreElement {
     if (!run || this._isDisabled) return run?.controls.redirect.consequence ?? "";
     if (this._isStaleQuestion) return STALE_QUESTION;
     if (this._isFork) return "Starts a new run that continues from here.";
-    if (this.isQuestion) return "Answered at the next turn; then the run continues where it was.";
+    if (this.isQuestion) return this._questionHint;
     if (!this._canHurry) return run.controls.redirect.consequence;
     return "Enter: from the next turn · Ctrl+Enter: now, stops the current call · Esc: keep it for later";
+  }
+
+  get _questionHint() {
+    if (this.view?.phase === "paused") return "Resumes the run: it answers first, then continues where it was.";
+    if (!this._canHurry) return "Answered at the next turn; then the run continues where it was.";
+    return "Enter: answered when this turn ends · Ctrl+Enter: now, interrupts the reply · Esc: keep it for later";
   }
 
   render() {
@@ -336,6 +364,7 @@ export class Composer extends StoreElement {
       <midrun-attachments
         ?hidden=${!takesFiles}
         .draft=${this._draftName}
+        .api=${this.store?.api}
         @changed=${() => this.requestUpdate()}
         @emptied=${() => this._focusField()}
       ></midrun-attachments>
@@ -370,14 +399,19 @@ export class Composer extends StoreElement {
               type="button"
               class="attach"
               aria-label="Attach files"
-              title=${`Attach files, or paste or drop them here. ${LIMITS_TEXT}.`}
+              title=${`Attach files, or paste or drop them here.${this.limits}`}
+              @pointerenter=${() => void this._showLimits()}
+              @focus=${() => void this._showLimits()}
               @click=${() => this._attachments?.choose()}
             >
               ${icon("attach")}
             </button>`
           : nothing}
         ${this.text.trim() && this._canHurry
-          ? html`<button type="button" title="Stops the current call (Ctrl+Enter)" @click=${() => void this._submit("now")}>
+          ? html`<button
+              type="button"
+              title=${`${this.isQuestion ? "Interrupts the reply" : "Stops the current call"} (Ctrl+Enter)`}
+              @click=${() => void this._submit("now")}>
               Now
             </button>`
           : nothing}

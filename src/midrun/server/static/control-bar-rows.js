@@ -9,6 +9,7 @@ import {
   formatCapValue,
   formatClock,
   formatCount,
+  formatDate,
   formatMoney,
   formatStatus,
   formatTimeOfDay,
@@ -22,6 +23,8 @@ import { html } from "./template.js";
 
 /** A pause that takes longer offers to stop the calls that it waits for. */
 const LONG_PAUSE_MS = 10_000;
+/** The HTTP status for a run that does not exist, or that the viewer may not see. */
+const GONE = 404;
 const FINISHED_PHASES = new Set(["completed", "cancelled"]);
 /** Looks whose icon is animated. */
 const MOVING_STYLES = new Set(["running", "pausing", "cancelling", "halting"]);
@@ -106,6 +109,25 @@ function renderUsage(run) {
   return nothing;
 }
 
+/**
+ * Render why a run cannot be shown: it was deleted, it does not exist, or the server refuses it.
+ * @param {import("./api.js").Problem} problem @param {string} base URL of the server
+ */
+export function renderProblem({ erasure, status, message }, base) {
+  const list = html`<p><a href=${`${base}/`}>All runs</a></p>`;
+  if (erasure) {
+    const why = erasure.why ? ` The reason: ${erasure.why}` : "";
+    return html`<h2>This run was deleted</h2>
+      <p>${erasure.by || "The server"} deleted it on ${formatDate(erasure.at)}.${why}</p>
+      <p class="dim">Its transcript, its files and its timeline are gone. What it did outside of Midrun stays done.</p>
+      ${list}`;
+  }
+  if (status !== GONE) return html`<p>${message}</p>`;
+  return html`<h2>This run is not here</h2>
+    <p>It was deleted, it never existed, or you may not see it.</p>
+    ${list}`;
+}
+
 /** Say since when the connection is lost. @param {RunStore} store */
 export function renderLostRow(store) {
   if (store.connection !== "lost") return nothing;
@@ -178,7 +200,7 @@ export function renderDiffRows({ events }, run) {
   if (at < 0 || hasTakenStep(events.slice(at + 1))) return nothing;
   const { type, data } = events[at];
   if (type === "run.resumed" && !hasNewInstruction(events, events[at])) {
-    return html`<div class="diff"><span data-symbol="=">resumed, no changes</span></div>`;
+    return html`<div class="line dim"><span>Resumed; nothing was changed.</span></div>`;
   }
   if (type !== "redirect.applied") return nothing;
   return html`<div class="diff">
@@ -272,13 +294,14 @@ export function renderUnsureRows(run, settle) {
 }
 
 /**
- * Render the button that scrolls to the asks of a waiting run or the report of a cancelled one.
- * Each panel is null where the page does not show it, and while the report is not loaded.
- * @param {Run} run
- * @param {{reveal(): void} | null} asks @param {{reveal(): void} | null} report
+ * Render the button that scrolls to the asks of a waiting run, the report of a cancelled one, or
+ * the result. Each panel is null where the page does not show it, and while it is not loaded.
+ * @param {Run} run @param {{reveal(): void} | null} asks
+ * @param {{reveal(): void} | null} report @param {{reveal(): void} | null} result
  */
-export function renderJumpLink(run, asks, report) {
+export function renderJumpLink(run, asks, report, result) {
   if (report && run.phase === "cancelled") return renderRevealButton("Read the report", report);
+  if (result && run.phase === "completed" && run.output) return renderRevealButton("Read the result", result);
   const count = asksForViewer(run).length;
   if (!asks || !count || run.phase !== "waiting") return nothing;
   return renderRevealButton(count > 1 ? `Answer (${count})…` : "Answer…", asks);

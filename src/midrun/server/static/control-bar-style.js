@@ -20,6 +20,16 @@ export const style = css`
     border-bottom: 0;
     border-radius: var(--round) var(--round) 0 0;
   }
+  .problem {
+    gap: 8px;
+    padding: 16px;
+  }
+  .problem h2 {
+    font-size: 17px;
+    letter-spacing: normal;
+    text-transform: none;
+    color: var(--fg);
+  }
   .tray {
     display: grid;
     grid-template-columns: minmax(0, 1fr);

@@ -23,6 +23,7 @@ import {
   renderLostRow,
   renderPausingRow,
   renderPendingRows,
+  renderProblem,
   renderReturnedRows,
   renderStatusRow,
   renderUnsureRows,
@@ -259,6 +260,12 @@ export class MidrunControls extends StoreElement {
     return this._shortcutScope !== this;
   }
 
+  /** The result of the same run, if we are part of a `<midrun-run>`. */
+  get _result() {
+    const root = /** @type {Document | ShadowRoot} */ (this.getRootNode());
+    return /** @type {import("./result.js").Result | null} */ (root.querySelector("midrun-result"));
+  }
+
   /** The report of the same run, if we are part of a `<midrun-run>`. */
   get _report() {
     const root = /** @type {Document | ShadowRoot} */ (this.getRootNode());
@@ -301,7 +308,7 @@ export class MidrunControls extends StoreElement {
       ${this.docked ? rows : nothing}
       <div class="dock" ?inert=${this.sheet === "cancel"} @pointerover=${this._onPoint} @pointerleave=${this._onUnpoint}
         @focusin=${this._onPoint} @focusout=${this._onUnpoint}>
-        ${renderStatusRow(store, run, renderJumpLink(run, this._asks, store.report && this._report), () => (this.help = !this.help))}
+        ${renderStatusRow(store, run, renderJumpLink(run, this._asks, store.report && this._report, this._result), () => (this.help = !this.help))}
         <midrun-composer
           .store=${store}
           @sent=${(/** @type {CustomEvent<string>} */ event) => (this.notice = event.detail)}
@@ -357,7 +364,11 @@ export class MidrunControls extends StoreElement {
 
   _renderEmpty() {
     const problem = this.store?.problem;
-    if (problem) return html`<section class="bar error" role="alert">${problem.message}</section>`;
+    if (problem) {
+      return html`<section class="bar problem" role="alert" aria-label="Run controls">
+        ${renderProblem(problem, this.store?.api.base ?? "")}
+      </section>`;
+    }
     const isLost = this.store?.connection === "lost";
     return html`<section class="bar dim" aria-label="Run controls">
       ${isLost ? "The server does not answer; trying again…" : "Loading the run…"}
@@ -437,7 +448,9 @@ export class MidrunControls extends StoreElement {
 function askButton(run) {
   const enabled = canAsk(run);
   const consequence = enabled
-    ? "Answers at the next turn, then continues where it was."
+    ? run.phase === "paused"
+      ? "Resumes the run: it answers first, then continues where it was."
+      : "Answers at the next turn, or now if you want; then continues where it was."
     : run.role === "viewer"
       ? run.controls.redirect.consequence
       : "A run that is at work can be asked something.";

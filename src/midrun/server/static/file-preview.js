@@ -1,7 +1,7 @@
 // @ts-check
 /** Templates of file contents: Markdown, tables, text, pictures, and the lines that two versions differ in. */
 import { css, nothing } from "./lit.js";
-import { formatSize, previewKind } from "./files.js";
+import { formatSize, isComparable, isPdf, previewKind } from "./files.js";
 import { diffLines } from "./line-diff.js";
 import { renderMarkdown } from "./markdown-text.js";
 import { exact, html } from "./template.js";
@@ -83,6 +83,7 @@ export const previewStyle = css`
 /** Render the content of a file. @param {FileRef} file @param {FileContent | null} content null: it is being loaded */
 export function renderPreview(file, content) {
   const kind = previewKind(file);
+  if (isPdf(file)) return html`<p class="dim">Open the PDF in a new tab, or download it.</p>`;
   if (kind === "none") return html`<p class="dim">There is no preview of this kind of file (${file.media_type}).</p>`;
   if (!content) return html`<p class="dim">Loading ${file.name} …</p>`;
   if (content.problem) return html`<p data-tone="stop" role="alert">Cannot load ${file.name}: ${content.problem}</p>`;
@@ -138,6 +139,37 @@ export function parseTable(text) {
   }
   return rows.filter((row) => row.length > 1 || row[0]);
 }
+
+/** The names of arguments that replace one text by another, as tools that edit files have them. */
+const OLD_NAME = /^(old|before)(_?(text|str|string|content|value|lines))?$/;
+const NEW_NAMES = /** @type {Record<string, string>} */ ({ old: "new", before: "after" });
+/** The names of arguments that have the new content of an artifact. */
+const CONTENT_NAMES = ["content", "text", "body", "markdown"];
+
+/**
+ * Return the change of a text that a call would make: by a pair of arguments as `old_text` and
+ * `new_text`, or by the new content of an artifact that another argument names. `rest` are the
+ * other arguments.
+ * @param {any} args @param {import("./types.js").ArtifactView[]} artifacts
+ * @returns {{before: string, after: string, file: FileRef | null, rest: Record<string, unknown>} | null}
+ */
+export function findChange(args, artifacts) {
+  if (typeof args !== "object" || !args) return null;
+  const without = (/** @type {string[]} */ ...names) =>
+    Object.fromEntries(Object.entries(args).filter(([name]) => !names.includes(name)));
+  const old = Object.keys(args).find((name) => OLD_NAME.test(name)) ?? "";
+  const changed = old.replace(/^(old|before)/, (word) => NEW_NAMES[word]);
+  if (old && [args[old], args[changed]].every((one) => typeof one === "string")) {
+    return { before: args[old], after: args[changed], file: null, rest: without(old, changed) };
+  }
+  const content = CONTENT_NAMES.find((name) => typeof args[name] === "string") ?? "";
+  const file = artifacts.findLast(({ name }) => Object.values(without(content)).includes(name))?.file;
+  if (!content || !file || !isComparable(file, file)) return null;
+  return { before: "", after: args[content], file, rest: without(content) };
+}
+
+/** Return a text as the content of a file. @param {string} text @returns {FileContent} */
+export const asContent = (text) => ({ text, isCut: false, url: "", problem: "" });
 
 /**
  * Render the lines in which a file differs from its version before.

@@ -7,7 +7,7 @@
  */
 import { css, nothing } from "./lit.js";
 import { previewStyle, renderPreview } from "./file-preview.js";
-import { FileLoader, downloadFile, formatSize, previewKind } from "./files.js";
+import { FileLoader, downloadFile, formatSize, isPdf, openPdf, previewKind } from "./files.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { html } from "./template.js";
@@ -84,7 +84,7 @@ export class FileView extends StoreElement {
       Download
     </button>`;
     const error = this.error ? html`<span data-tone="stop" role="alert">${this.error}</span>` : nothing;
-    if (kind === "none") return html`<div class="row">${name} ${download} ${error}</div>`;
+    if (kind === "none") return html`<div class="row">${name} ${isPdf(file) ? this._renderOpen(file) : nothing} ${download} ${error}</div>`;
     if (kind === "image") {
       const picture = this.isInView
         ? html`<div class="preview">${renderPreview(file, this._loader.read(store, file))}</div>`
@@ -100,6 +100,16 @@ export class FileView extends StoreElement {
           : nothing}
         ${download} ${error}
       </details>`;
+  }
+
+  /** @param {FileRef} file */
+  _renderOpen(file) {
+    return html`<button class="link" aria-label=${`Open ${file.name} in a new tab`} @click=${() => void this._open()}>Open</button>`;
+  }
+
+  async _open() {
+    const { store, file } = this;
+    if (store && file) await this.attempt(() => openPdf(store, file), "Open");
   }
 
   /** @param {Event} event */

@@ -3,8 +3,8 @@
  * Files of a run: their kind of preview, their content, and their download.
  *
  * A file may come from a person, a model or a tool. It is never opened as a document of this
- * origin: text is rendered as text, pictures without scripts are shown as `data:` images, and
- * everything else is a download. The server refuses a request without the proof of the session,
+ * origin: text is rendered as text, pictures without scripts are shown as `data:` images, a PDF is
+ * handed to the browser's own viewer in another tab, and everything else is a download. The server refuses a request without the proof of the session,
  * so the content is fetched by script and no address of a file stands in the page.
  */
 import { Problem } from "./api.js";
@@ -27,6 +27,15 @@ const CONTENTS_MAX = 16;
 /** Pictures that cannot have scripts. */
 const IMAGE_TYPES = new Set(["image/avif", "image/gif", "image/jpeg", "image/png", "image/webp"]);
 const TEXT_TYPES = /^(text\/|application\/(json|xml|x-ndjson|yaml|toml|javascript|sql)$|image\/svg\+xml$)|\+(json|xml)$/;
+
+const PDF_TYPE = "application/pdf";
+/** The first bytes of every PDF. */
+const PDF_MAGIC = "%PDF-";
+/** How long the address of a file is valid that another tab or the disk gets. */
+const ADDRESS_VALID_MS = 60_000;
+
+/** Tell whether a file can be opened in another tab. @param {FileRef} file */
+export const isPdf = ({ media_type }) => media_type.split(";")[0] === PDF_TYPE;
 
 /** Return a size in the largest unit: "820 bytes", "2.1 kB", "10 MB". @param {number} bytes */
 export function formatSize(bytes) {
@@ -116,6 +125,24 @@ export async function downloadFile(store, file) {
   link.href = URL.createObjectURL(new Blob([blob], { type: "application/octet-stream" }));
   link.download = file.name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+  setTimeout(() => URL.revokeObjectURL(link.href), ADDRESS_VALID_MS);
+  return true;
+}
+
+/**
+ * Open a PDF in another tab. Its address has the type of a PDF whatever the bytes are, so the
+ * browser never renders them as a page of this origin; the new tab knows nothing of ours.
+ * @param {RunStore} store @param {FileRef} file
+ */
+export async function openPdf(store, file) {
+  const blob = await fetchFile(store, file);
+  const start = await blob.slice(0, PDF_MAGIC.length).text();
+  if (start !== PDF_MAGIC) throw new Problem({ status: 415, title: `“${file.name}” is not a PDF. Download it instead.` });
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([blob], { type: PDF_TYPE }));
+  link.target = "_blank";
+  link.rel = "noopener noreferrer";
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), ADDRESS_VALID_MS);
   return true;
 }

@@ -42,7 +42,7 @@ export function formatDuration(seconds) {
   return `${Math.floor(whole / size)} ${unit}${rest ? ` ${rest} ${next[1]}` : ""}`;
 }
 
-/** Format a local date and time as "2026-11-18 14:05". @param {string} at RFC 3339 */
+/** Format a local date and time as "2026-11-18 14:05". @param {string | number} at RFC 3339, or milliseconds */
 export function formatDate(at) {
   const date = new Date(at);
   const day = [date.getFullYear(), date.getMonth() + 1, date.getDate()].map((part) => String(part).padStart(2, "0"));
@@ -59,7 +59,7 @@ export function formatMoney(usd) {
 
 /** Return "you" for the viewer's own name, else the name. @param {string} name @param {string} you */
 export function youOr(name, you) {
-  return name === you ? "you" : name;
+  return name === you || (name === "the user" && you === "user") ? "you" : name; // as `format_actor` names it
 }
 
 /** Return " by you" or " by ann"; "" without a name. @param {string} name @param {string} you */
@@ -142,7 +142,7 @@ export const STATUS_STYLES = /** @type {Record<string, [string, string]>} */ ({
 
 /** By `style` of a plan item or a call: its label, its tone and its icon. */
 export const STEP_STYLES = /** @type {Record<string, [string, string, string]>} */ ({
-  queued: ["Queued", "dim", "queued"],
+  queued: ["Queued", "dim", "open"],
   running: ["Running", "run", "running"],
   held: ["Held", "hold", "paused"],
   needs_you: ["Needs you", "wait", "waiting"],

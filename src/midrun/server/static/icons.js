@@ -5,6 +5,7 @@ import { svg, html } from "./lit.js";
 /** @type {Record<string, string>} */
 const PATHS = {
   queued: "M12 7v5l3 2M12 3a9 9 0 1 0 0 18 9 9 0 0 0 0-18Z",
+  open: "M12 5a7 7 0 1 0 0 14 7 7 0 0 0 0-14Z",
   running: "M8 5.5v13l10-6.5-10-6.5Z",
   pausing: "M8 6v12M12 9v6M16 6v12",
   paused: "M9 6v12M15 6v12",

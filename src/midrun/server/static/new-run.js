@@ -5,7 +5,7 @@
  * A part of `<midrun-runs>`, which gives it its store. Events: `midrun-started` with the id of
  * the run; `midrun-done` when the form can be closed.
  */
-import { LIMITS_TEXT, filesOf } from "./attachments.js";
+import { filesOf, formatLimits } from "./attachments.js";
 import { css, nothing } from "./lit.js";
 import { Problem, newRequestKey } from "./api.js";
 import { loadDraft, saveDraft } from "./drafts.js";
@@ -42,6 +42,8 @@ export class MidrunNewRun extends FocusElement {
     this.store = null;
     /** @type {Agent[] | null} */
     this._agents = null;
+    /** @type {import("./types.js").UploadLimits | null} */
+    this._uploads = null;
     this._agent = "";
     this._problem = "";
     this._busy = false;
@@ -51,7 +53,9 @@ export class MidrunNewRun extends FocusElement {
   async connectedCallback() {
     super.connectedCallback();
     try {
-      this._agents = (await this.store?.loadAgents()) ?? [];
+      const { items = [], uploads = null } = (await this.store?.api.loadAgents()) ?? {};
+      this._agents = items;
+      this._uploads = uploads;
       this._agent ||= this._agents[0]?.name ?? "";
     } catch (error) {
       this.#showProblem(error);
@@ -87,9 +91,9 @@ export class MidrunNewRun extends FocusElement {
         <textarea name="task" required rows="3" .value=${loadDraft(DRAFT_NAME)} @input=${this.#onInput}></textarea>
       </label>
       <div>
-        <midrun-attachments .draft=${DRAFT_NAME} @emptied=${() => this.renderRoot.querySelector("textarea")?.focus()}></midrun-attachments>
-        <button type="button" title=${LIMITS_TEXT} @click=${() => this.#attachments?.choose()}>Attach files…</button>
-        <span class="dim">or paste or drop them here. ${LIMITS_TEXT}.</span>
+        <midrun-attachments .draft=${DRAFT_NAME} .api=${this.store?.api} @emptied=${() => this.renderRoot.querySelector("textarea")?.focus()}></midrun-attachments>
+        <button type="button" @click=${() => this.#attachments?.choose()}>Attach files…</button>
+        <span class="dim">or paste or drop them here. ${this._uploads ? `${formatLimits(this._uploads)}.` : ""}</span>
       </div>
       ${this.store?.hasRole("operator") ? this.#renderCaps() : nothing}
       ${this._problem ? html`<p class="problem" role="alert">${this._problem}</p>` : nothing}

@@ -51,6 +51,12 @@ export class Result extends StoreElement {
     }
   }
 
+  /** Scroll to the result and focus its heading. */
+  reveal() {
+    this.scrollIntoView({ block: "start" });
+    /** @type {HTMLElement | null} */ (this.renderRoot.querySelector("h2"))?.focus({ preventScroll: true });
+  }
+
   render() {
     const run = this.view;
     const isFailed = run?.phase === "failed";
@@ -61,7 +67,7 @@ export class Result extends StoreElement {
     }
     const value = parseStructure(run.output);
     return html`<section class="result" aria-labelledby="result">
-      <h2 id="result">Result</h2>
+      <h2 id="result" tabindex="-1">Result</h2>
       ${value ? renderValue(value) : renderMarkdown(run.output)}
     </section>`;
   }

@@ -33,6 +33,10 @@ import { Turns } from "./turns.js";
 
 /** How often the feed of a cancelled run is opened again: its undo may be retried from elsewhere. */
 const RESIDUE_POLL_MS = 5_000;
+/** How often a visible page asks whether a finished run was deleted. */
+const DELETION_POLL_MS = 30_000;
+/** The statuses of a run that does not exist, and of one that was deleted. */
+const GONE_STATUSES = new Set([404, 410]);
 /** The delay before a failed load of the report is tried again. */
 const REPORT_RETRY_MS = 2_000;
 /** How far the clock may be ahead: it ran on while the news of a stop was on its way. */
@@ -166,7 +170,8 @@ export class RunStore extends EventTarget {
   async showReply(request, control) {
     const reply = await request.catch((error) => {
       // The session has ended: the feed does not notice it before its next connection.
-      if (error instanceof Problem && error.status === 401) this.#refuse(error);
+      // A run that was deleted has no feed any more.
+      if (error instanceof Problem && (error.status === 401 || error.erasure)) this.#refuse(error);
       throw error;
     });
     if (reply?.overlay && reply.run.run_id === this.id) {
@@ -180,6 +185,12 @@ export class RunStore extends EventTarget {
   setAskPanels(panels) {
     this.askPanels = panels;
     this.#notifyChange();
+  }
+
+  /** Return the agent of the run with its tools; undefined if this server does not have it. @returns {Promise<import("./types.js").AgentLine | undefined>} */
+  async loadAgent() {
+    const { items } = await this.api.loadAgents();
+    return items.find(({ name }) => name === (this.run?.speaker || this.run?.agent));
   }
 
   /** The entity tag of the view that is shown. */
@@ -251,6 +262,7 @@ export class RunStore extends EventTarget {
   #refuse(problem) {
     this.problem = problem;
     this.connection = "refused";
+    if (GONE_STATUSES.has(problem.status)) this.#reset(); // no button of it would work
     this.#notifyChange();
   }
 
@@ -258,11 +270,15 @@ export class RunStore extends EventTarget {
 
   #start() {
     void this.#follow();
+    const poll = () => {
+      if (this.connection === "ended" && !document.hidden) void this.#follow();
+    };
     const timer = setInterval(() => {
-      const hasResidue = this.run?.controls.pause.command === "retry_undo";
-      if (this.connection === "ended" && hasResidue && !document.hidden) void this.#follow();
+      if (this.run?.controls.pause.command === "retry_undo") poll();
     }, RESIDUE_POLL_MS);
-    this.#closing.signal.addEventListener("abort", () => clearInterval(timer));
+    const deletionTimer = setInterval(poll, DELETION_POLL_MS);
+    document.addEventListener("visibilitychange", poll, { signal: this.#closing.signal });
+    this.#closing.signal.addEventListener("abort", () => [timer, deletionTimer].forEach(clearInterval));
   }
 
   /** Follow the feed until the server ends it, unless it is followed already. */

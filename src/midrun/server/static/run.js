@@ -62,6 +62,7 @@ export class MidrunRun extends StoreElement {
     ...StoreElement.properties,
     globalKeys: { type: Boolean, attribute: "global-keys" },
     isTaskExpanded: { state: true },
+    isAway: { state: true },
   };
 
   static styles = [
@@ -131,11 +132,22 @@ export class MidrunRun extends StoreElement {
         margin: -4px;
         padding: 4px;
       }
-      midrun-controls {
+      .dock {
         position: sticky;
         bottom: 0;
         z-index: 1;
         margin-top: auto;
+      }
+      .newest {
+        position: absolute;
+        bottom: calc(100% + 10px);
+        left: 50%;
+        translate: -50%;
+        padding: 4px 14px;
+        border-radius: 999px;
+        background: var(--bg);
+        box-shadow: 0 2px 10px rgb(0 0 0 / 0.16);
+        font-size: 13px;
       }
       midrun-plan {
         display: none;
@@ -186,7 +198,7 @@ export class MidrunRun extends StoreElement {
         midrun-timeline {
           order: 3;
         }
-        midrun-controls {
+        .dock {
           order: 4;
         }
       }
@@ -197,6 +209,7 @@ export class MidrunRun extends StoreElement {
     super();
     this.globalKeys = false;
     this.isTaskExpanded = false;
+    this.isAway = false; // the viewer has scrolled away from the newest text
     this._title = "";
     this._newsDetector = new NewsDetector();
     this.addEventListener("midrun-started", (event) => {
@@ -257,7 +270,7 @@ export class MidrunRun extends StoreElement {
   render() {
     const { store, view: run } = this;
     if (!store) return nothing;
-    if (!run) return html`<midrun-controls .store=${store}></midrun-controls>`;
+    if (!run) return html`<midrun-controls .store=${store}></midrun-controls>`; // loading, deleted, refused
     const isFinished = FINISHED_PHASES.has(run.phase);
     return html`<div class=${isFinished ? "page finished" : "page"} @midrun-artifact=${this._openArtifact}>
       <div class="title">
@@ -272,10 +285,15 @@ export class MidrunRun extends StoreElement {
         ${run.phase === "completed" ? nothing : renderReport(store)}
         ${isFinished ? html`${renderResult(store)}${renderArtifacts(store)}` : nothing}
         ${run.phase === "completed" ? renderReport(store) : nothing}
-        <midrun-steps .store=${store}></midrun-steps>
+        <midrun-steps .store=${store} @followed=${() => (this.isAway = this._steps?.hasLeftEnd ?? false)}></midrun-steps>
         ${isFinished ? nothing : renderResult(store)}
         <midrun-timeline .store=${store}></midrun-timeline>
-        <midrun-controls .store=${store} docked ?global-keys=${this.globalKeys}></midrun-controls>
+        <div class="dock">
+          ${this.isAway && !isFinished
+            ? html`<button class="newest" @click=${() => this._steps?.scrollToEnd()}>↓ Newest</button>`
+            : nothing}
+          <midrun-controls .store=${store} docked ?global-keys=${this.globalKeys}></midrun-controls>
+        </div>
       </div>
       <div class="side">
         <midrun-asks .store=${store}></midrun-asks>

@@ -110,11 +110,6 @@ export class RunsStore extends EventTarget {
     return refusedCount;
   }
 
-  /** Return the agents whose runs can be started. @returns {Promise<import("./types.js").AgentLine[]>} */
-  async loadAgents() {
-    return (await this.api.get("/v1/agents")).items;
-  }
-
   async #loadSession() {
     this.session = await this.api.get("/v1/session");
     this.#notifyChange();
@@ -203,6 +198,9 @@ export class RunsStore extends EventTarget {
     } else if (type === "halts.changed") {
       this.loadHalts().catch(ignore);
       this.#loadUnfinished().catch(ignore);
+    } else if (type === "run.deleted") {
+      this._rows.delete(data.run_id);
+      this.#notifyChange();
     } else if (type === "workers.changed") {
       this.#loadUnfinished().catch(ignore);
     }

@@ -177,6 +177,15 @@ export const style = css`
     flex: none;
     font-weight: 500;
   }
+  /* The check mark says it; screen readers get the word, too. */
+  .call .style[data-style="done"] > span {
+    position: absolute;
+    width: 1px;
+    height: 1px;
+    overflow: hidden;
+    clip-path: inset(50%);
+    white-space: nowrap;
+  }
   .call-title {
     flex: 0 1 auto;
     min-width: 0;

@@ -28,6 +28,7 @@ import { html } from "./template.js";
 
 /** Kinds of runtime turns whose text Midrun also puts before the agent's next reply. */
 const REPEATED_KINDS = new Set(["back", "dropped"]);
+const FINISHED_PHASES = new Set(["completed", "cancelled"]);
 const NOT_DONE_STYLES = new Set(["not_started", "dropped"]);
 const CURRENT_STYLES = new Set(["running", "needs_you", "held", "stopped", "failed"]);
 
@@ -36,7 +37,7 @@ export class Steps extends StoreElement {
 
   constructor() {
     super();
-    this._autoScroll = new AutoScroll(this);
+    this._autoScroll = new AutoScroll(this, () => this.dispatchEvent(new CustomEvent("followed")));
   }
 
   connectedCallback() {
@@ -52,7 +53,7 @@ export class Steps extends StoreElement {
   updated() {
     const total = this.store?.turns.total ?? 0;
     const isComplete = total > 0 && total >= (this.view?.turns ?? 0);
-    this._autoScroll.onRendered(isComplete, this.view?.phase === "running");
+    this._autoScroll.onRendered(isComplete, this.view?.phase === "running", FINISHED_PHASES.has(this.view?.phase ?? ""));
   }
 
   render() {
@@ -131,6 +132,16 @@ export class Steps extends StoreElement {
   /** Whether the reader is at the end of the transcript. */
   get isAtEnd() {
     return this._autoScroll.isAtEnd;
+  }
+
+  /** Whether the reader has scrolled away from the end of the transcript. */
+  get hasLeftEnd() {
+    return this._autoScroll.hasLeftEnd;
+  }
+
+  /** Scroll to the end of the transcript, and follow it from there. */
+  scrollToEnd() {
+    this._autoScroll.scrollToEnd();
   }
 
   /** Scroll to a plan item and open it. @param {number} number counted from 1, dropped ones included */

@@ -1,11 +1,14 @@
 // @ts-check
 /** `<midrun-takeover>`: take over the agent's part of a run, write and use tools, hand back. */
 import { css, live, nothing } from "./lit.js";
+import { findInvalidField, formStyle, isEditable, renderArgumentForm, renderRawToggle, startArguments, withoutEmpty } from "./argument-form.js";
 import { loadDraft, saveDraft } from "./drafts.js";
-import { humanizeName } from "./call-text.js";
+import { humanizeName, parseJson } from "./call-text.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import { html } from "./template.js";
+import { editable, html } from "./template.js";
+
+/** @typedef {import("./argument-form.js").Args} Args */
 
 /** The fields whose text survives a reload. */
 const DRAFT_FIELDS = ["text", "instruction"];
@@ -19,15 +22,24 @@ export class TakeOver extends StoreElement {
     instruction: { state: true },
     tool: { state: true },
     args: { state: true },
-    tools: { state: true },
+    isRaw: { state: true },
+    agent: { state: true },
   };
 
   static styles = [
     theme,
+    formStyle,
     css`
       .group {
         display: grid;
         gap: 6px;
+      }
+      .group + .group {
+        padding-top: 10px;
+        border-top: 1px solid var(--line);
+      }
+      .raw {
+        font: 12.5px var(--mono);
       }
       .error {
         color: var(--stop);
@@ -40,9 +52,18 @@ export class TakeOver extends StoreElement {
     this.text = "";
     this.instruction = "";
     this.tool = "";
-    this.args = "{}";
-    /** @type {string[] | null} */
-    this.tools = null;
+    this.args = "{}"; // of the tool; the form and the JSON editor both write them as JSON
+    this.isRaw = false; // the arguments are edited as JSON
+    /** @type {import("./types.js").AgentLine | null} */
+    this.agent = null;
+    this._isLoading = false;
+    /** @type {Map<string, import("./argument-form.js").FieldKind>} by argument */
+    this._fieldKinds = new Map();
+  }
+
+  /** The tools that a person may use. */
+  get _tools() {
+    return this.agent?.tools.filter((name) => name !== "plan") ?? [];
   }
 
   /** @param {import("./lit.js").Changed} changed */
@@ -52,7 +73,7 @@ export class TakeOver extends StoreElement {
   }
 
   updated() {
-    if (this._hasTakenOver && this.tools === null) void this._loadTools();
+    if (this._hasTakenOver && !this.agent && !this._isLoading) void this._loadTools();
   }
 
   /** Return the name of a field's draft. @param {string} name */
@@ -66,14 +87,32 @@ export class TakeOver extends StoreElement {
     return run?.taken_over_by === run?.you && run?.phase === "paused";
   }
 
-  /** Load the names of the agent's tools. */
+  /** Load the agent's tools, with the schemas of their arguments. */
   async _loadTools() {
-    this.tools = []; // so that this runs once
-    const { store, view: run } = this;
-    const agents = await this.attempt(async () => store?.api.get("/v1/agents"));
-    const agent = agents?.items.find((/** @type {any} */ item) => item.name === (run?.speaker || run?.agent));
-    this.tools = agent?.tools.filter((/** @type {string} */ name) => name !== "plan") ?? [];
-    this.tool = this.tools?.[0] ?? "";
+    this._isLoading = true; // once
+    const { store } = this;
+    this.agent = (await this.attempt(async () => store?.loadAgent())) ?? null;
+    this._chooseTool(this._tools[0] ?? "");
+  }
+
+  /** Show the form of a tool, with the arguments that were typed before a reload. @param {string} tool */
+  _chooseTool(tool) {
+    this.tool = tool;
+    this._fieldKinds.clear();
+    this.isRaw = false;
+    const typed = loadDraft(this._draftName(`arguments of ${tool}`));
+    this.args = typed || editable(startArguments(this._schema));
+  }
+
+  /** The schema of the chosen tool's arguments. @returns {import("./argument-form.js").Schema} */
+  get _schema() {
+    return this.agent?.parameters[this.tool] ?? {};
+  }
+
+  /** @param {string} args JSON */
+  _setArgs(args) {
+    this.args = args;
+    saveDraft(this._draftName(`arguments of ${this.tool}`), args);
   }
 
   /** @param {string} verb @param {object} [body] */
@@ -114,7 +153,7 @@ export class TakeOver extends StoreElement {
           <button ?disabled=${!this.text.trim()} @click=${() => void this._write()}>Write</button>
         </div>
       </div>
-      ${this.tools?.length ? this._renderToolForm() : nothing}
+      ${this._tools.length ? this._renderToolForm() : nothing}
       <div class="group">
         <label for="instruction">Hand back, with an instruction if you like</label>
         <textarea
@@ -132,25 +171,46 @@ export class TakeOver extends StoreElement {
   _renderToolForm() {
     return html`<div class="group">
       <label for="tool">Use a tool</label>
-      <select id="tool" .value=${live(this.tool)} @change=${this._setter("tool")}>
-        ${this.tools?.map((name) => html`<option value=${name}>${humanizeName(name)}</option>`)}
+      <select id="tool" .value=${live(this.tool)} @change=${(/** @type {Event} */ event) =>
+        this._chooseTool(/** @type {HTMLSelectElement} */ (event.target).value)}>
+        ${this._tools.map((name) => html`<option value=${name}>${humanizeName(name)}</option>`)}
       </select>
-      <textarea
-        rows="2"
-        class="mono"
-        aria-label="Arguments, as JSON"
-        .value=${live(this.args)}
-        @input=${this._setter("args")}
-      ></textarea>
-      <div class="row"><button @click=${() => void this._useTool()}>Use it</button></div>
+      ${this._renderArguments()}
+      <div class="row">
+        <button @click=${() => void this._useTool()}>Use it</button>
+        ${Object.keys(this._schema.properties ?? {}).length ? renderRawToggle(this.isRaw, () => this._toggleRaw()) : nothing}
+      </div>
     </div>`;
   }
 
-  /** @param {"text" | "instruction" | "tool" | "args"} name */
+  /** Render the arguments as fields, or as JSON if the viewer asks for it. */
+  _renderArguments() {
+    const args = { ...startArguments(this._schema), .../** @type {Args} */ (parseJson(this.args)) };
+    if (!this.isRaw) {
+      if (!isEditable(args)) return nothing; // the tool has no arguments
+      return html`<div role="group" aria-label=${`Arguments of ${humanizeName(this.tool)}`}>
+        ${renderArgumentForm(args, this._fieldKinds, (next) => this._setArgs(editable(withoutEmpty(next))), this._schema)}
+      </div>`;
+    }
+    return html`<textarea
+      rows="3"
+      class="raw"
+      aria-label="Arguments, as JSON"
+      .value=${live(this.args)}
+      @input=${(/** @type {Event} */ event) => this._setArgs(/** @type {HTMLTextAreaElement} */ (event.target).value)}
+    ></textarea>`;
+  }
+
+  _toggleRaw() {
+    this.isRaw = !this.isRaw;
+    this._fieldKinds.clear();
+  }
+
+  /** @param {"text" | "instruction"} name */
   _setter(name) {
     return (/** @type {Event} */ event) => {
       this[name] = /** @type {HTMLInputElement} */ (event.target).value;
-      if (DRAFT_FIELDS.includes(name)) saveDraft(this._draftName(name), this[name]);
+      saveDraft(this._draftName(name), this[name]);
     };
   }
 
@@ -161,6 +221,11 @@ export class TakeOver extends StoreElement {
   }
 
   async _useTool() {
+    const invalid = findInvalidField(this.renderRoot);
+    if (invalid) {
+      this.error = `${invalid}: this value cannot be used.`;
+      return;
+    }
     let args;
     try {
       args = JSON.parse(this.args);
@@ -168,7 +233,9 @@ export class TakeOver extends StoreElement {
       this.error = `This is not JSON: ${/** @type {Error} */ (error).message}`;
       return;
     }
-    await this._send("use_tool", { tool: this.tool, args });
+    if (!(await this._send("use_tool", { tool: this.tool, args }))) return;
+    saveDraft(this._draftName(`arguments of ${this.tool}`), "");
+    this._chooseTool(this.tool);
   }
 
   async _handBack() {

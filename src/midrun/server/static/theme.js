@@ -207,6 +207,7 @@ export const theme = css`
   textarea,
   input[type="text"],
   input[type="number"],
+  input[type="search"],
   select {
     width: 100%;
     padding: 8px;
@@ -231,6 +232,7 @@ export const theme = css`
     summary,
     input[type="text"],
     input[type="number"],
+    input[type="search"],
     label:has(> input[type="checkbox"]) {
       min-height: 44px;
     }

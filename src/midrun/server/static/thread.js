@@ -1,6 +1,7 @@
 // @ts-check
 /** `<midrun-thread>`: the conversation that a run is part of, and a field that continues it. */
 import { css, live, nothing } from "./lit.js";
+import { filesOf } from "./attachments.js";
 import { loadDraft, saveDraft } from "./drafts.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -112,7 +113,15 @@ export class Thread extends StoreElement {
         event.preventDefault();
         void this._reply();
       }}
+      @paste=${(/** @type {ClipboardEvent} */ event) => this._takeFiles(event, event.clipboardData)}
+      @drop=${(/** @type {DragEvent} */ event) => this._takeFiles(event, event.dataTransfer)}
+      @dragover=${(/** @type {DragEvent} */ event) => event.dataTransfer?.types.includes("Files") && event.preventDefault()}
     >
+      <midrun-attachments
+        .draft=${this._draftName}
+        .api=${this.store?.api}
+        @emptied=${() => this.renderRoot.querySelector("textarea")?.focus()}
+      ></midrun-attachments>
       <textarea
         rows="1"
         maxlength="100000"
@@ -122,8 +131,23 @@ export class Thread extends StoreElement {
         @input=${(/** @type {Event} */ event) => this._setText(/** @type {HTMLTextAreaElement} */ (event.target).value)}
         @keydown=${onKeydown}
       ></textarea>
-      <div class="row"><button class="main" ?disabled=${!this.text.trim()}>Reply</button></div>
+      <div class="row">
+        <button class="main" ?disabled=${!this.text.trim()}>Reply</button>
+        <button type="button" @click=${() => this._attachments?.choose()}>Attach files…</button>
+      </div>
     </form>`;
+  }
+
+  get _attachments() {
+    return /** @type {import("./attachments.js").Attachments | null} */ (this.renderRoot.querySelector("midrun-attachments"));
+  }
+
+  /** Add the files of a paste or a drop. @param {Event} event @param {DataTransfer | null} transfer */
+  _takeFiles(event, transfer) {
+    const files = filesOf(transfer);
+    if (!files.length) return;
+    event.preventDefault();
+    void this._attachments?.add(files);
   }
 
   /** @param {string} text */
@@ -138,11 +162,13 @@ export class Thread extends StoreElement {
     const input = this.text.trim();
     if (!store || !run || !input || this._isSending) return;
     this._isSending = true; // a second Enter would start a second run
-    const body = { agent: run.agent, input, labels: run.labels, thread_id: run.thread };
+    const files = this._attachments?.bodies ?? [];
+    const body = { agent: run.agent, input, labels: run.labels, thread_id: run.thread, ...(files.length ? { files } : {}) };
     const started = await this.attempt(() => store.api.post("/v1/runs", body));
     this._isSending = false;
     if (!started) return;
     this._setText("");
+    this._attachments?.clear();
     this.openRun(started.run_id);
   }
 }

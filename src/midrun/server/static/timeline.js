@@ -2,8 +2,9 @@
 /**
  * `<midrun-timeline>`: everything that happened in a run, in sentences.
  *
- * By default the entries are grouped by turn, in reading order, with the durations of turns and
- * calls; entries that say the same are one row. *Every entry* shows the journal, newest first.
+ * It is folded at first: the transcript above has the work itself. By default the entries are
+ * grouped by turn, in reading order, with the durations of turns and calls; entries that say the
+ * same are one row. *Every entry* shows the journal, newest first.
  */
 import { css, nothing, repeat } from "./lit.js";
 import { formatDuration, formatTimeOfDay, youOr } from "./format.js";
@@ -69,8 +70,14 @@ export class Timeline extends StoreElement {
         display: grid;
         gap: 8px;
       }
-      .head {
-        justify-content: space-between;
+      summary {
+        width: fit-content;
+      }
+      summary h2 {
+        display: inline;
+      }
+      .filters {
+        margin: 8px 0;
       }
       button.chip {
         min-height: var(--target, 26px);
@@ -135,20 +142,20 @@ export class Timeline extends StoreElement {
     const matches = events.filter((event) => this.filter === "all" || groupOf(event) === this.filter);
     const shown = matches.slice(-this.rowCount);
     const more = this._renderMore(events, matches.length);
-    return html`<div class="row head">
-        <h2 id="title">Timeline</h2>
-        <div class="row" role="group" aria-label="Show">
+    return html`<details>
+        <summary><h2 id="title">Timeline</h2></summary>
+        <div class="row filters" role="group" aria-label="Show">
           ${FILTERS.map(([name, label]) =>
             renderChip(label, this.filter === name, () => (this.filter = name)),
           )}
           ${renderChip("Every entry", this.isRaw, () => (this.isRaw = !this.isRaw))}
         </div>
-      </div>
-      <ol class="list" tabindex="0" aria-labelledby="title">
+        <ol class="list" tabindex="0" aria-labelledby="title">
         ${this.isRaw
           ? html`${repeat(shown.toReversed(), (event) => event.seq, (event) => this._renderRow(event))}${more}`
           : html`${more}${this._renderGroups(shown)}`}
-      </ol>`;
+        </ol>
+      </details>`;
   }
 
   /** @param {FeedEvent[]} events oldest first */

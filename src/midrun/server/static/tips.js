@@ -15,6 +15,7 @@ import { html } from "./template.js";
 /** @typedef {import("./types.js").FeedEvent} FeedEvent */
 
 const DEMO_LABEL = "demo";
+const FINISHED_PHASES = new Set(["completed", "cancelled", "failed"]);
 const CLOSED_DRAFT_NAME = "tips closed";
 
 /**
@@ -37,8 +38,8 @@ const TIPS = [
     text: "Start writing",
   },
   {
-    label: "Read the mail before you approve it",
-    effect: "Nothing is sent without you.",
+    label: "Read a change before you approve it",
+    effect: "The public notice, and later the mail: nothing leaves without you.",
     isTriedBy: ({ type, data }) => type === "ask.answered" && data.decision.choice !== "answer",
   },
   { label: "Cancel and undo", effect: "Every change is listed first.", isTriedBy: ({ type }) => type === "run.cancelling" },
@@ -86,9 +87,10 @@ export class Tips extends StoreElement {
     const isShown = run?.labels.includes(DEMO_LABEL) && run.role !== "viewer" && !this.isClosed;
     if (!this.setShown(Boolean(isShown))) return nothing;
     const events = this.store?.events ?? [];
+    const isFinished = FINISHED_PHASES.has(run?.phase ?? "");
     return html`<section class="panel" aria-labelledby="title">
       <div class="row head">
-        <h2 id="title">Try this</h2>
+        <h2 id="title">${isFinished ? "Run it again, and try" : "Try this"}</h2>
         <button class="link" aria-label="Close the tips" @click=${() => this._close()}>Close</button>
       </div>
       <ul>
@@ -102,7 +104,7 @@ export class Tips extends StoreElement {
     const suggest = () =>
       this.dispatchEvent(new CustomEvent("midrun-suggestion", { detail: { text, isQuestion }, bubbles: true, composed: true }));
     return html`<li data-tried=${isTried}>
-      <span data-tone=${isTried ? "ok" : "dim"}>${icon(isTried ? "completed" : "queued")}</span>
+      <span data-tone=${isTried ? "ok" : "dim"}>${icon(isTried ? "completed" : "open")}</span>
       <span
         >${label}${text ? html`: <button class="link" @click=${suggest}>“${text}”</button>` : nothing}${isTried
           ? html`<span class="visually-hidden">, tried</span>`

@@ -43,7 +43,7 @@ export const hasContent = (turn) =>
 export function renderStyle(style, isLost) {
   const shown = isLost && style === "running" ? "unheard" : style;
   const [word, tone, shape] = STEP_STYLES[shown] ?? STEP_STYLES.queued;
-  return html`<span class="style" data-tone=${tone}
+  return html`<span class="style" data-style=${shown} data-tone=${tone}
     >${icon(shape, shown === "running")}<span>${word}</span></span
   >`;
 }
@@ -103,7 +103,7 @@ function renderCall(call, context) {
       ${renderDetail("Error", exact(call.error))} ${renderDetail("Made", formatAttempt(call, context.you))}
       ${call.child
         ? html`<dt>Child run</dt>
-            <dd><a href=${`${context.base}/runs/${call.child}`}>${call.child}</a></dd>`
+            <dd><a href=${`${context.base}/runs/${call.child}`}>Open its page</a></dd>`
         : nothing}
     </dl>
   </details>${renderShown(call, context)}${renderFiles(context.store, call.files)}`;

@@ -1,13 +1,20 @@
 /* The types of the server's JSON. `make docs` generates this file from the OpenAPI document.
  * Times are RFC 3339, durations are in seconds. */
 
-/** An agent whose runs can be started here. */
+/** An agent whose runs can be started here; `parameters` has a JSON Schema by tool. */
 export interface AgentLine {
   name: string;
   tools: string[];
+  parameters: Record<string, any>;
   stop: string;
   framework: string;
   undeclared_tools: number;
+}
+
+/** The agents of this server, and the files that can be sent to their runs. */
+export interface Agents {
+  items: AgentLine[];
+  uploads: UploadLimits;
 }
 
 /** One version of an artifact that a tool has shown; `Run.file` reads `file.hash`. */
@@ -385,6 +392,13 @@ export interface TurnView {
   style: "done" | "dropped" | "failed" | "held" | "left_open" | "needs_you" | "not_started" | "queued" | "running" | "stopped" | "undone";
   calls: CallLine[];
   files: FileRef[];
+}
+
+/** The bounds on the files of one request. */
+export interface UploadLimits {
+  files: number;
+  file_bytes: number;
+  total_bytes: number;
 }
 
 /** The tokens and the money that the run has used. */
