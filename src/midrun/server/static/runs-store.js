@@ -45,7 +45,7 @@ export class RunsStore extends EventTarget {
     /** @type {import("./types.js").HaltRecord[]} */
     this.halts = [];
     /** @type {import("./types.js").SessionActor} */
-    this.session = { name: "", role: "" };
+    this.session = { name: "", role: "", tenant: "", teams: [] };
     /** The cursor of the next page of older runs; "" if there is none. */
     this.olderCursor = "";
     this._key = key;
