@@ -23,10 +23,10 @@ PICTURE = PAGE.with_suffix(".svg")
 
 INTRODUCTION = """# Phases
 
-`make docs` generates this page from the transition table in `midrun.core.transitions`. A test
-compares them.
-
-A run is in one of ten phases:
+In which phases can a run be, and which controls does each accept? A run is in one of ten
+phases. The picture has the transitions between them, and the tables below it have every control
+in every phase. `make docs` generates this page from the transition table in
+`midrun.core.transitions`; a test compares them.
 
 | phase | meaning |
 |---|---|

@@ -71,6 +71,13 @@ def test_a_block_that_is_not_run_has_a_reason() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_begins_with_a_paragraph(page: Path) -> None:
+    """It says which question the page answers, before any section, table or program."""
+    text = re.sub(r"(?ms)<!-.*?->|^---\n.*?^---\n", "", page.read_text())
+    assert re.search(r"^# .*\n\s*\n[A-Z*`\[]", text, re.MULTILINE), "no first paragraph"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_command_between_backticks_exists_with_its_arguments(page: Path) -> None:
     """`…` and words in capitals stand for values of the reader."""
     for span in re.findall(r"`((?:midrun|make) [^`]+)`", page.read_text()):

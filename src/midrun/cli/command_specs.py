@@ -605,7 +605,7 @@ COMMAND_GROUPS: Final = {
         ),
         "delete": CommandSpec(
             "delete_commands.delete",
-            "delete runs that have ended; only their tombstones are left",
+            "delete runs that have ended; id, hash, actor, time and reason stay",
             (
                 "midrun delete 3f2a",
                 "midrun delete --older-than 90d --yes",
@@ -620,7 +620,7 @@ COMMAND_GROUPS: Final = {
                 Arg("--label", "all runs with this label", "WORD"),
                 Arg("--tenant", "all runs of this tenant", "NAME"),
                 Arg("--older-than", "runs whose last entry is older: 90d, 12h, 2w", "AGE"),
-                Arg("--reason", "the reason, for the tombstones", "TEXT", default=""),
+                Arg("--reason", "the reason; it stays with the id", "TEXT", default=""),
                 Arg("--yes", "do not ask for confirmation", kind="flag"),
             ),
         ),
