@@ -60,3 +60,11 @@ def test_the_site_has_the_version_of_the_package() -> None:
     version = tomllib.loads(Path("pyproject.toml").read_text())["project"]["version"]
     assert f"Version {version}" in Path("docs/index.md").read_text()
     assert f"copyright: Midrun {version}," in Path("mkdocs.yml").read_text()
+
+
+def test_the_picture_of_the_layers_is_the_import_contract() -> None:
+    """`make imports` checks the contract, people read the picture."""
+    contracts = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = (one["layers"] for one in contracts["contracts"] if one["id"] == "layers")
+    picture = Path("ARCHITECTURE.md").read_text().partition("```text\n")[2].partition("```")[0]
+    assert [re.split(r"\s{2,}", line)[0] for line in picture.splitlines()] == layers

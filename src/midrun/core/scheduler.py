@@ -148,7 +148,7 @@ class ControlChild(_DriverEffectBase, kw_only=True):
     undo: UndoSet = "in_flight"
 
 
-class RunHost(_DriverEffectBase, kw_only=True):
+class RunProgram(_DriverEffectBase, kw_only=True):
     """Run the program of a hosted agent; its calls come back as `ProposeCall`.
 
     The loop of a hosted agent is code of the user, which makes its model and tool calls through
@@ -157,7 +157,7 @@ class RunHost(_DriverEffectBase, kw_only=True):
     """
 
 
-DriverEffect = AbortCall | CheckCall | ControlChild | EvaluateStopCondition | RunHost
+DriverEffect = AbortCall | CheckCall | ControlChild | EvaluateStopCondition | RunProgram
 
 
 # ── the entries that follow ───────────────────────────────────────────────────────────────
@@ -496,7 +496,7 @@ def list_effects(state: State) -> tuple[DriverEffect, ...]:
             if not waits:
                 effects = (*effects, *_list_running_effects(state))
             if state.run_started.hosted and _wants_program(state):
-                effects = (*effects, RunHost())
+                effects = (*effects, RunProgram())
             return effects
         case Phase.PAUSING:
             return tuple(_list_pausing_effects(state, state.pause or PauseState()))

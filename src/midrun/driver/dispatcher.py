@@ -83,7 +83,7 @@ from midrun.core.scheduler import (
     ControlChild,
     DriverEffect,
     EvaluateStopCondition,
-    RunHost,
+    RunProgram,
 )
 from midrun.core.state import Call, CallStage, State
 from midrun.core.values import Json, OperationKind, Phase, PlanItem
@@ -515,7 +515,7 @@ class CallDispatcher:
         if self._program is not None:
             self._program.update(
                 state,
-                is_wanted=any(isinstance(effect, RunHost) for effect in effects),
+                is_wanted=any(isinstance(effect, RunProgram) for effect in effects),
                 must_wait=not self._is_leaving and state.phase is not Phase.CANCELLING,
             )
 

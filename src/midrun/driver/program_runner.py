@@ -3,7 +3,7 @@
 `agents.program` explains hosted programs. The `ProgramRunner` of a run is the other side of
 `ProgramCalls`:
 
-1. The core lists the effect `RunHost` while the program must run. `update`, which the
+1. The core lists the effect `RunProgram` while the program must run. `update`, which the
    dispatcher calls in every turn of the run loop, starts the program in a user task.
 2. The program makes a call at a position. If the journal has a call there that has ended, its
    outcome is returned. Otherwise the runner submits `ProposeCall`, and the program waits.
@@ -14,7 +14,7 @@
 4. The journaled end of the call changes the state. `update` sees it, and the program continues.
 5. The program returns, and the runner submits `FinishHostedAgent`.
 
-Before a run comes to rest, the core does not list `RunHost` any more. When no call is in
+Before a run comes to rest, the core does not list `RunProgram` any more. When no call is in
 flight, `update` cancels the program, and `is_running` keeps the run from resting until the
 program has ended. If calls of one branch wait for a person, the other branches go on first; see
 `_settle`.

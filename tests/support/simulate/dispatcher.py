@@ -43,7 +43,7 @@ from midrun.core.scheduler import (
     ControlChild,
     DriverEffect,
     EvaluateStopCondition,
-    RunHost,
+    RunProgram,
 )
 from midrun.core.state import Call, CallStage, State
 from midrun.core.transitions import Accepted
@@ -281,7 +281,7 @@ class Dispatcher:
                 case CheckCall() | EvaluateStopCondition() if effect not in self.hooks:
                     self._start_hook(effect, state)
                 # The program knows the calls that it has proposed already, and waits for them.
-                case RunHost() if not (
+                case RunProgram() if not (
                     effect in self.hooks or self.pending_inputs or state.open_calls
                 ):
                     self._start_hook(effect, state)
@@ -355,7 +355,7 @@ class Dispatcher:
                 met = env.stop_verdicts_left > 0 and env.chance(0.3)
                 env.stop_verdicts_left -= met
                 return [RecordStopVerdict(epoch=epoch, name=name, met=met)]
-            case RunHost():
+            case RunProgram():
                 uses = propose_uses(env.program, state)
                 if not uses:
                     return [FinishHostedAgent(epoch=epoch, output="main:end")]

@@ -32,7 +32,7 @@ from midrun.core.scheduler import (
     ControlChild,
     DriverEffect,
     EvaluateStopCondition,
-    RunHost,
+    RunProgram,
     advance,
     find_retry_time,
     find_wake_time,
@@ -326,7 +326,7 @@ def make_effect_input(choose: Choose, effect: DriverEffect, state: State) -> v.D
             return v.RecordStopVerdict(epoch=epoch, name=name, met=choose(BOOLEANS))
         case AbortCall(call=call) | ControlChild(call=call):
             return v.CloseCall(epoch=epoch, outcome=CallAborted(call=call))
-        case RunHost():
+        case RunProgram():
             return make_host_input(choose, state)
 
 

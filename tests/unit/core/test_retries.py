@@ -29,7 +29,7 @@ from midrun.core.retries import (
     WORKERS_DIED_CODE,
     choose_model,
 )
-from midrun.core.scheduler import CheckCall, RunHost
+from midrun.core.scheduler import CheckCall, RunProgram
 from midrun.core.state import CallStage
 from midrun.core.stops import MaxToolCalls, find_met_stop
 from midrun.core.values import Actor, Effect, Phase, Reply, RequestedCall, Traits
@@ -108,7 +108,7 @@ def test_workers_that_die_under_a_hosted_program_are_counted_too() -> None:
     run = run.advances().then(phase=Phase.FAILED)
     assert get_error(run).code == WORKERS_DIED_CODE
     assert is_sound(run)
-    run = run.when(c.Resume(by=ANN)).after(v.TakeLease()).then(effects=(RunHost(),))
+    run = run.when(c.Resume(by=ANN)).after(v.TakeLease()).then(effects=(RunProgram(),))
 
 
 def test_all_calls_in_flight_at_the_deaths_are_named_in_the_error() -> None:

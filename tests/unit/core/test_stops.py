@@ -14,7 +14,7 @@ from midrun.core.entries import (
 from midrun.core.ids import MICROS_MAX, CallId, Epoch
 from midrun.core.scheduler import (
     EvaluateStopCondition,
-    RunHost,
+    RunProgram,
     find_wake_time,
 )
 from midrun.core.state import CallStage
@@ -204,11 +204,11 @@ def test_conditions_can_be_combined_and_have_a_text() -> None:
 def test_a_custom_condition_of_a_hosted_agent_is_evaluated_too() -> None:
     started = RunStarted(agent="guest", task="t", hosted=True, stop=Custom("m:f"))
     evaluate = EvaluateStopCondition(name="m:f")
-    run = given(started, LEASED_RUN[1]).then(effects=(evaluate, RunHost()))
+    run = given(started, LEASED_RUN[1]).then(effects=(evaluate, RunProgram()))
     # The program may propose its model call meanwhile: it starts after the verdict.
     use = RequestedCall(tool="", kind="model", position="1")
     run = run.after(v.ProposeCall(epoch=Epoch(1), use=use)).advances()
-    run.then(effects=(evaluate, RunHost()))
+    run.then(effects=(evaluate, RunProgram()))
     run = run.after(v.RecordStopVerdict(epoch=Epoch(1), name="m:f", met=False)).starts("c1")
     assert run.state.in_flight == (1,)
 
