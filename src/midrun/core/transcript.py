@@ -11,11 +11,13 @@ changes the behaviour of agents.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from math import ceil
 from typing import Final, Literal, overload
 
 import msgspec
 
+from midrun.core.ids import parse_call_number
 from midrun.core.journaled_text import WITHHELD_PREFIX, outcome_phrase, shorten_to_line
 from midrun.core.state import Call, CallStage, State
 from midrun.core.values import CallResult, FileRef, Json, Message, Value
@@ -117,6 +119,31 @@ class Transcript(Sequence[Turn]):
                 return Turn(role="runtime", text=format_summary(state), kind="summary")
             place -= 1
         return make_turn(state, state.messages[state.condensed_count + place])
+
+    def count_same_turns(self, earlier: "Transcript") -> int:
+        """Count the first turns that are the same in an earlier transcript of the run.
+
+        Turns are compared by the objects that they are made of: a turn that was read from the
+        store again counts as changed. The cost does not depend on the length of the texts.
+        """
+        mine, others = self._state, earlier._state  # noqa: SLF001 - of the same class
+        if mine.condensed_count != others.condensed_count or mine.summary != others.summary:
+            return 0
+        if mine.summary and format_summary(mine) != format_summary(others):
+            return 0
+        shared = mine.messages.count_shared(others.messages)
+        calls = mine.calls.count_shared(others.calls)
+        same = 0
+        for message in islice(mine.messages, mine.condensed_count, shared):
+            if message.calls and any(parse_call_number(id_) > calls for id_ in message.calls):
+                break
+            same += 1
+        return same + bool(mine.summary)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether some turn may have files."""
+        return self._state.has_files
 
     def read_backwards(self) -> Iterator[Turn]:
         """Yield all turns, newest first, also those that the summary replaces in a prompt.

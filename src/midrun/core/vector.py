@@ -77,6 +77,18 @@ class Vector(Generic[T]):
     def __repr__(self) -> str:
         return f"Vector({list(self)!r})"
 
+    def count_shared(self, other: "Vector[T]") -> int:
+        """Count the first items that are the same objects in both; compares whole leaves."""
+        size = min(self.size, other.size)
+        for start in range(0, size, _LEAF_WIDTH):
+            mine, others = self._leaf(start), other._leaf(start)  # noqa: SLF001 - its own class
+            if mine is others and start + _LEAF_WIDTH <= size:
+                continue
+            for at, (one, two) in enumerate(zip(mine, others, strict=False)):
+                if one is not two:
+                    return start + at
+        return size
+
     def append(self, item: T) -> "Vector[T]":
         """Return a vector with `item` after all others."""
         if len(self._tail) < _LEAF_WIDTH:  # as `_copy_with`, without the call

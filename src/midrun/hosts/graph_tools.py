@@ -32,7 +32,7 @@ from midrun.codec.strict_json import normalize_json
 from midrun.core.values import CallResult, Json
 from midrun.errors import StepNotDone
 from midrun.hosts.hosted_agent import OPEN_SCHEMA, Hosting
-from midrun.hosts.langchain import get_schema
+from midrun.hosts.langchain import SCRATCHPAD_KEY, get_schema
 from midrun.hosts.langchain_calls import HOST, ToolCall
 
 AnyCommand: TypeAlias = Command[Any]  # type: ignore[explicit-any]
@@ -43,9 +43,6 @@ TEXT_ARGUMENT: Final = "input"
 MESSAGE_KEY: Final = "$message"
 COMMAND_KEY: Final = "$command"
 SEND_KEY: Final = "$send"
-
-SCRATCHPAD_KEY: Final = "__pregel_scratchpad"
-"""Where LangGraph keeps the answers to the interrupts of a task, in its configuration."""
 
 ERROR_PATTERN: Final = re.compile(r"(\w+): (.*)", re.DOTALL)
 """The journaled error of a tool: the type and the text of its exception."""

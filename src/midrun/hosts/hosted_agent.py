@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace as replace_fields
 from datetime import timedelta
-from typing import Final, Generic, TypedDict, TypeVar
+from typing import Final, TypedDict, TypeVar
 
 import anyio
 from msgspec.structs import replace
@@ -26,7 +26,6 @@ from midrun.agents.tool_context import Call, ContextFactory, ContextSource
 from midrun.agents.tool_environment import EnvironmentOption
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.core.stops import Stop
-from midrun.core.transcript import Turn
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, ModelFailed
 from midrun.ports.model import Finished, Model, Piece, Prompt, Unpriced
@@ -39,9 +38,6 @@ OPEN_SCHEMA: Final[dict[str, Json]] = {"type": "object", "properties": {}}
 # The names under which the hosts use them.
 OUTPUT_NAME: Final = output.OUTPUT_NAME
 OUTPUT_WITH_CALLS_TEXT: Final = output.OUTPUT_WITH_CALLS_TEXT
-
-CACHED_TURNS_MAX: Final = 10_000
-"""Turns that a cache holds, of all runs of a process."""
 
 IDLE_TIMEOUT_S: Final = 120.0
 """Seconds to wait for the next event of a framework during a model call."""
@@ -244,30 +240,6 @@ class HostedAgent(Agent):
         if found is None and self._find_unlisted_tool is not None:
             return self._find_unlisted_tool(name)
         return found
-
-
-class TurnCache(Generic[T]):
-    """Remembers what was made of a reply in the transcript, as long as the turn is the same.
-
-    The history is built for each call. Without this, the time of a step would grow by the time
-    that it takes to read a reply of the framework, for every reply so far.
-    """
-
-    def __init__(self) -> None:
-        self._made: dict[int, tuple[Turn, T]] = {}
-
-    def get(self, turn: Turn, make: Callable[[Turn], T]) -> T:
-        """Return the result of `make(turn)`; it must not be changed."""
-        key = id(turn.opaque)  # the object is held below, so its id is not used again
-        known = self._made.get(key)
-        if known is not None and known[0] == turn:
-            return known[1]
-        made = make(turn)
-        if turn.opaque is not None:
-            if len(self._made) >= CACHED_TURNS_MAX:
-                self._made.clear()
-            self._made[key] = (turn, made)
-        return made
 
 
 @asynccontextmanager

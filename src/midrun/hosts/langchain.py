@@ -15,10 +15,12 @@ and with the results of tools that return a `Command`, and must be JSON.
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing, asynccontextmanager, nullcontext
+from copy import copy
 from inspect import signature
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, Self, TypeAlias, cast
 
 import anyio
 import msgspec
@@ -31,12 +33,15 @@ from langchain_core.messages import (
     messages_to_dict,
 )
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import merge_configs
 from langchain_core.tools import BaseTool
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
-from langgraph.types import StateSnapshot
+from langgraph.runtime import Runtime
+from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import BaseModel
 
@@ -54,10 +59,10 @@ from midrun.hosts.hosted_agent import (
     HostedAgent,
     Hosting,
     ToolReportedError,
-    TurnCache,
     make_foreign_failure,
 )
 from midrun.hosts.langchain_calls import make_message_spend
+from midrun.models.history_cache import HistoryCache
 from midrun.models.prompt_texts import (
     CONTINUE_NOTE,
     INTERRUPTED_NOTE,
@@ -83,6 +88,11 @@ CONTROL_KEYS: Final = frozenset({"messages", "structured_response", "jump_to"})
 
 FINISH_KEYS: Final = frozenset({"finish_reason", "stop_reason", "done_reason", "status"})
 """Keys in the metadata of a reply, one of which says that the provider completed it."""
+
+THREAD: Final = {"thread_id": "call"}
+RUNTIME_KEY: Final = "__pregel_runtime"
+SCRATCHPAD_KEY: Final = "__pregel_scratchpad"
+"""Keys under which LangGraph passes its runtime, and the state of `interrupt`, to a node."""
 
 INTERRUPT_TEXT: Final = (
     "Cannot host interrupt(): the run would wait inside of a call. Declare the tool with "
@@ -146,15 +156,49 @@ def _copy_containers(value: object) -> object:
     return set(cast("set[object]", value)) if kind is set else value
 
 
+class _NoCheckpoints(BaseCheckpointSaver[int]):
+    """Stores nothing. A graph with a checkpointer says after each step which node is next."""
+
+    async def aget_tuple(self, config: RunnableConfig) -> None:
+        """Return no checkpoint: each call starts anew."""
+        del config
+
+    async def aput(self, config: RunnableConfig, *_: object) -> RunnableConfig:
+        """Store nothing."""
+        return config
+
+    async def aput_writes(self, *_: object) -> None:
+        """Store nothing."""
+
+    def get_next_version(self, current: int | None, channel: None) -> int:
+        """Return the next version of a channel."""
+        del channel
+        return (current or 0) + 1
+
+
+def copy_graph(graph: Graph) -> Graph:
+    """Return the graph with a checkpointer of its own in memory, for one call.
+
+    A checkpointer of the user is not used: the journal is the history.
+    """
+    saver = InMemorySaver(serde=cast("SerializerProtocol", ByReference()))
+    return graph.copy({"checkpointer": saver})
+
+
+class _TurnEnd(Struct, frozen=True):
+    """The state of the graph after a turn, and the nodes that follow."""
+
+    values: Values
+    following: tuple[str, ...]
+
+
 class _Thread:
     """A fresh thread of the graph, for one call."""
 
     def __init__(self, graph: Graph, context: object) -> None:
-        # A checkpointer of the user is not used: the journal is the history.
-        saver = InMemorySaver(serde=cast("SerializerProtocol", ByReference()))
-        self._graph = graph.copy({"checkpointer": saver})
+        self._graph = graph
         self._context = context
-        self._config: RunnableConfig = {"configurable": {"thread_id": "call"}}
+        self._config: RunnableConfig = {"configurable": {**THREAD}}
         names = list(graph.nodes)
         self.exit_node = next((n for n in names if n.endswith(".after_model")), MODEL_NODE)
         self._start_hooks = [n for n in names if n.endswith(".before_agent")]
@@ -194,7 +238,20 @@ class _Thread:
             ),
         )
 
-    async def read(self) -> StateSnapshot:  # type: ignore[explicit-any]  # its own fields
+    def stream_to_end(self, given: Values) -> Events:
+        """Run the graph from its start to the end of the model's part, with its state."""
+        events = self._graph.astream(
+            given,
+            self._config,
+            context=self._context,
+            stream_mode=["messages", "updates", "checkpoints"],
+            interrupt_before=[TOOLS_NODE] if self.has_tools else [],
+            interrupt_after=[self.exit_node],
+            durability="exit",
+        )
+        return _read_events(cast("Events", events))
+
+    async def read(self) -> _TurnEnd:
         """Return the state and the next nodes.
 
         Raises:
@@ -203,7 +260,7 @@ class _Thread:
         snapshot = await self._graph.aget_state(self._config)
         if snapshot.interrupts:
             raise NotImplementedError(INTERRUPT_TEXT)
-        return snapshot
+        return _TurnEnd(cast("Values", snapshot.values), snapshot.next)
 
 
 class _Conversation:
@@ -211,17 +268,30 @@ class _Conversation:
 
     `state` is the state after the last reply that stored it, `updates` are those that tools
     made later. `results` are the updates of the `tools` node for the last reply, one for each
-    call; `messages` end before them.
+    call; `messages` end before them. `ids` are the ids of all messages: they tell the messages
+    that a step adds from the others.
     """
 
-    def __init__(self, turns: Sequence[Turn]) -> None:
+    def __init__(self) -> None:
         self.messages: list[BaseMessage] = []
         self.results: list[Values] = []
         self.updates: list[Values] = []
         self.state: Values = {}
         self.has_replies = False
+        self.ids: set[str] = set()
+
+    def fork(self) -> Self:
+        """Return a copy that can be changed."""
+        copied = copy(self)
+        copied.messages, copied.updates = [*self.messages], [*self.updates]
+        copied.results = [dict(result) for result in self.results]
+        copied.ids = self.ids.copy()
+        return copied
+
+    def add_turns(self, turns: Iterable[Turn]) -> None:
+        """Add turns of the transcript, oldest first."""
         for turn in turns:
-            self._flush_results()
+            self.flush_results()
             match turn.role:
                 case "assistant":
                     self._add_reply(turn)
@@ -232,28 +302,44 @@ class _Conversation:
 
     def add_text(self, text: str) -> None:
         """Add a message in the role of the user."""
-        self._flush_results()
-        self.messages.append(HumanMessage(text))
+        self.flush_results()
+        self._add(HumanMessage(text))
 
-    def _flush_results(self) -> None:
+    def flush_results(self) -> None:
         """Take the results of an earlier reply into the messages and the updates."""
         for result in self.results:
             self.messages += cast("list[BaseMessage]", result.pop("messages"))
             self.updates += [result] if result else []
         self.results = []
 
+    def _add(self, message: BaseMessage) -> None:
+        self._identify(message)
+        self.messages.append(message)
+
+    def _identify(self, message: BaseMessage) -> None:
+        """Give a message an id of its own; an id of the provider is kept."""
+        if message.id is None or message.id in self.ids:
+            message.id = f"midrun-{len(self.ids)}"
+        self.ids.add(message.id)
+
+    def _set_results(self, results: list[Values]) -> None:
+        for result in results:
+            for message in cast("list[BaseMessage]", result["messages"]):
+                self._identify(message)
+        self.results = results
+
     def _add_reply(self, turn: Turn) -> None:
         stored = turn.opaque if isinstance(turn.opaque, dict) else {}
         self.has_replies = True
         if "state" in stored:
             self.state, self.updates = cast("Values", stored["state"]), []
-        replies, results = LOADED_TURNS.get(turn, _load_turn)
-        calls = bool(results)
-        self.messages += replies
-        self.results = [dict(result) for result in results]
+        replies, results = _load_turn(turn)
+        for reply in replies:
+            self._add(reply)
+        self._set_results(results)
         if turn.uses and turn.uses[0].tool == OUTPUT_NAME:
             self.add_text(turn.uses[0].problem)
-        elif turn.uses and not calls:
+        elif turn.uses and not results:
             self._add_uses(turn.uses)
         if turn.interrupted:
             self.add_text(mark_runtime_text(INTERRUPTED_NOTE))
@@ -270,7 +356,10 @@ class _Conversation:
         ]
         last = self.messages[-1]
         self.messages[-1] = last.model_copy(update={"tool_calls": calls})
-        self.results = [_load_result(u, u.call) for u in uses]
+        self._set_results([_load_result(u, u.call) for u in uses])
+
+
+HISTORIES: Final = HistoryCache(_Conversation)
 
 
 def _load_turn(turn: Turn) -> tuple[list[BaseMessage], list[Values]]:
@@ -287,9 +376,6 @@ def _load_turn(turn: Turn) -> tuple[list[BaseMessage], list[Values]]:
             messages[number] = message.model_copy(update={"tool_calls": calls})
             results = [_load_result(u, i) for u, i in uses]
     return messages, results
-
-
-LOADED_TURNS: Final = TurnCache[tuple[list[BaseMessage], list[Values]]]()
 
 
 def _match_uses(message: AIMessage, uses: Sequence[CallResult]) -> list[tuple[CallResult, str]]:
@@ -369,8 +455,9 @@ class _ToolBox:
         async def call_graph(call: Call, /, **arguments: object) -> Json:
             # LangChain runs a blocking function in a thread, which nothing can stop.
             with anyio.CancelScope(shield=True) if is_blocking else nullcontext():
-                turns = call.transcript if needs_state else ()
-                return await self._call_tool(tool.name, arguments, call, turns)
+                if needs_state:
+                    return await self._call_tool(tool.name, arguments, call)
+                return await self._call_node(tool.name, arguments, call)
 
         made = self._hosting.make_tool(
             tool.name,
@@ -382,13 +469,32 @@ class _ToolBox:
             vars(made).update(traits=replace(made.traits, unstoppable=True))
         return made
 
-    async def _call_tool(
-        self, name: str, arguments: dict[str, object], call: Call, turns: Sequence[Turn]
-    ) -> Json:
-        """Let the graph execute one call; its state is made of `turns`."""
+    async def _call_node(self, name: str, arguments: dict[str, object], call: Call) -> Json:
+        """Let the node `tools` execute one call, without the graph: it needs no state."""
         id_ = call.tool_call_id or call.key
         wanted = {"name": name, "args": arguments, "id": id_, "type": "tool_call"}
-        conversation = _Conversation(turns)
+        async with self._hosting.open_context(call.run_id) as context:
+            runtime = Runtime(context=cast("Any", context), store=self._graph.store)  # type: ignore[explicit-any]
+            own: RunnableConfig = {"configurable": {**THREAD, RUNTIME_KEY: runtime}}
+            config = merge_configs(self._graph.config, own)
+            try:
+                update = await self._graph.nodes[TOOLS_NODE].bound.ainvoke([wanted], config)
+            except KeyError as error:
+                if error.args != (SCRATCHPAD_KEY,):
+                    raise
+                raise NotImplementedError(INTERRUPT_TEXT) from error
+        if isinstance(update, list):  # of commands; there is one call
+            update = update[0].update
+        return _encode_result(name, id_, cast("Values", update))
+
+    async def _call_tool(self, name: str, arguments: dict[str, object], call: Call) -> Json:
+        """Let the graph execute one call, with the state of the run."""
+        id_ = call.tool_call_id or call.key
+        wanted = {"name": name, "args": arguments, "id": id_, "type": "tool_call"}
+        turns = call.transcript
+        asking = next((n for n in reversed(range(len(turns))) if turns[n].uses), len(turns))
+        conversation = HISTORIES.open(call.run_id, turns, asking)
+        conversation.add_turns(turns[asking:])
         message = next(
             (m for m in reversed(conversation.messages) if isinstance(m, AIMessage)),
             AIMessage(""),
@@ -396,7 +502,7 @@ class _ToolBox:
         alone = message.model_copy(update={"tool_calls": [wanted]})
         before = [m for m in conversation.messages if m is not message]
         async with self._hosting.open_context(call.run_id) as context:
-            thread = _Thread(self._graph, context)
+            thread = _Thread(copy_graph(self._graph), context)
             state = {**conversation.state, "messages": [*before, alone]}
             await thread.update(state, thread.exit_node)
             for earlier in conversation.updates:
@@ -453,6 +559,12 @@ class _StepModel(Unpriced):
         self._graph = graph
         self._hosting = hosting
         self.name = f"{FRAMEWORK}:{graph.name}"
+        hooks = any(n.endswith((".before_agent", ".after_agent")) for n in graph.nodes)
+        node = graph.nodes[TOOLS_NODE].bound if TOOLS_NODE in graph.nodes else None
+        tools = node.tools_by_name.values() if isinstance(node, ToolNode) else ()
+        # A graph without these is in the same state after its tools as at its start.
+        self._is_simple = not hooks and not any(tool.return_direct for tool in tools)
+        self._restarting_graph = graph.copy({"checkpointer": _NoCheckpoints()})
 
     @asynccontextmanager
     async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
@@ -465,27 +577,23 @@ class _StepModel(Unpriced):
             yield step
 
     async def _stream_step(self, prompt: Prompt) -> AsyncGenerator[Piece | Finished]:
-        conversation = _Conversation(prompt.transcript)
+        conversation = HISTORIES.open(prompt.run_id, prompt.transcript)
         if prompt.runtime_request:
             conversation.add_text(mark_runtime_text(prompt.runtime_request))
         elif not conversation.results and isinstance(conversation.messages[-1], AIMessage):
             conversation.add_text(mark_runtime_text(CONTINUE_NOTE))
-        known_ids = _identify_messages(conversation)
+        has_updates = conversation.updates or any(len(r) > 1 for r in conversation.results)
+        run_turn = self._run_turn if has_updates or not self._is_simple else self._restart
         try:
-            async with self._hosting.open_context(prompt.run_id) as context:
-                thread = _Thread(self._graph, context)
-                given = await thread.fill(conversation)
-                stops = {"before": [TOOLS_NODE] if thread.has_tools else []}
-                async for text in _read_text(
-                    thread.stream(given, after=[thread.exit_node], **stops)
-                ):
-                    yield Piece(kind="text", text=text)
-                snapshot = await thread.read()
-                if any(name.endswith(".after_agent") for name in snapshot.next):
-                    async for text in _read_text(thread.stream(None)):
-                        yield Piece(kind="text", text=text)
-                    snapshot = await thread.read()
-                yield _make_finished(self.name, snapshot, known_ids)
+            async with (
+                self._hosting.open_context(prompt.run_id) as context,
+                aclosing(run_turn(conversation, context)) as parts,
+            ):
+                async for part in parts:
+                    if isinstance(part, str):
+                        yield Piece(kind="text", text=part)
+                    else:
+                        yield _make_finished(self.name, part, conversation.ids)
         except ModelFailed:
             raise
         except Exception as error:
@@ -493,42 +601,74 @@ class _StepModel(Unpriced):
                 raise
             raise failure from error
 
+    async def _restart(
+        self, conversation: _Conversation, context: object
+    ) -> AsyncGenerator[str | _TurnEnd]:
+        """Run the graph from its start with all messages: yield the text, then the end.
 
-def _identify_messages(conversation: _Conversation) -> frozenset[str]:
-    """Give each message an id of its own, and return the ids.
+        Nothing is stored for this, and the last event has the state and the next nodes.
+        """
+        conversation.flush_results()
+        given: Values = {**conversation.state, "messages": conversation.messages}
+        thread = _Thread(self._restarting_graph, context)
+        end: _TurnEnd | None = None
+        async with aclosing(thread.stream_to_end(given)) as source:
+            async for kind, event in source:
+                if kind == "checkpoints":
+                    end = _TurnEnd(event["values"], tuple(event["next"]))
+                elif kind == "updates":
+                    if event.get("__interrupt__"):
+                        raise NotImplementedError(INTERRUPT_TEXT)
+                elif text := _get_reply_text(event):
+                    yield text
+        assert end is not None
+        yield end
 
-    They tell the messages that the step adds from the others. An id of the provider is kept.
-    """
-    messages = list(conversation.messages)
-    for result in conversation.results:
-        messages += cast("list[BaseMessage]", result["messages"])
-    ids: set[str] = set()
-    for number, message in enumerate(messages):
-        if message.id is None or message.id in ids:
-            message.id = f"midrun-{number}"
-        ids.add(message.id)
-    return frozenset(ids)
+    async def _run_turn(
+        self, conversation: _Conversation, context: object
+    ) -> AsyncGenerator[str | _TurnEnd]:
+        """Continue the graph in the state of the run: yield the text, then the end."""
+        thread = _Thread(copy_graph(self._graph), context)
+        given = await thread.fill(conversation)
+        stops = {"before": [TOOLS_NODE] if thread.has_tools else []}
+        async for text in _read_text(thread.stream(given, after=[thread.exit_node], **stops)):
+            yield text
+        end = await thread.read()
+        if any(name.endswith(".after_agent") for name in end.following):
+            async for text in _read_text(thread.stream(None)):
+                yield text
+            end = await thread.read()
+        yield end
 
 
-async def _read_text(events: Events) -> AsyncGenerator[str]:
-    """Yield the text of the model node as it is streamed."""
+async def _read_events(events: Events) -> Events:
     async with aclosing(events) as source:
         while True:
             with anyio.fail_after(IDLE_TIMEOUT_S):
                 item = await anext(source, None)
             if item is None:
                 return
-            kind, event = item
-            is_reply = kind == "messages" and event[1].get("langgraph_node") == MODEL_NODE
-            if is_reply and isinstance(event[0], AIMessage) and (text := get_text(event[0])):
+            yield item
+
+
+async def _read_text(events: Events) -> AsyncGenerator[str]:
+    """Yield the text of the model node as it is streamed."""
+    async with aclosing(_read_events(events)) as source:
+        async for kind, event in source:
+            if kind == "messages" and (text := _get_reply_text(event)):
                 yield text
 
 
-def _make_finished(  # type: ignore[explicit-any]
-    model: str, snapshot: StateSnapshot, known_ids: frozenset[str]
-) -> Finished:
+def _get_reply_text(event: tuple[BaseMessage, Mapping[str, object]]) -> str:
+    """Return the text of an event of the model node; empty for other events."""
+    message, facts = event
+    is_reply = facts.get("langgraph_node") == MODEL_NODE and isinstance(message, AIMessage)
+    return get_text(message) if is_reply else ""
+
+
+def _make_finished(model: str, end: _TurnEnd, known_ids: AbstractSet[str]) -> Finished:
     """Return the reply: with calls, to be continued, or as the answer."""
-    values = cast("Values", snapshot.values)
+    values = end.values
     messages = cast("list[BaseMessage]", values["messages"])
     added = [m for m in messages if m.id not in known_ids]
     reply = next((m for m in reversed(added) if isinstance(m, AIMessage)), None)
@@ -536,9 +676,9 @@ def _make_finished(  # type: ignore[explicit-any]
         return Finished(reply=Reply(text=get_text(messages[-1]) if messages else ""))
     check_complete(model, reply)
     refused = {m.tool_call_id: get_text(m) for m in added if isinstance(m, ToolMessage)}
-    is_over = not snapshot.next
+    is_over = not end.following
     value = values.get("structured_response") if is_over else None
-    uses = () if is_over else _make_uses(reply, refused, has_calls=TOOLS_NODE in snapshot.next)
+    uses = () if is_over else _make_uses(reply, refused, has_calls=TOOLS_NODE in end.following)
     text, data = get_text(reply), _dump_value(value)
     if data is not None and (reply.tool_calls or not text):
         text = msgspec.json.encode(data).decode()

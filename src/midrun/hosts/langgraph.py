@@ -32,6 +32,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from hashlib import sha256
+from operator import is_
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar, cast, get_type_hints
 
 import anyio
@@ -555,10 +556,18 @@ class _Digests:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[BaseMessage, bytes]] = {}
+        self._last: Sequence[BaseMessage] = ()
+        self._hash = sha256()  # of `_last`: most prompts begin with the one before
 
     def compute(self, messages: Sequence[BaseMessage]) -> str:
         """Return the hash of a prompt, without the ids of its messages."""
-        return sha256(b"".join(map(self._digest, messages))).hexdigest()[:16]
+        count = len(self._last)
+        is_longer = len(messages) >= count and all(map(is_, self._last, messages))
+        hash_ = self._hash.copy() if is_longer else sha256()
+        added = messages[count:] if is_longer else messages
+        hash_.update(b"".join(map(self._digest, added)))
+        self._last, self._hash = list(messages), hash_
+        return hash_.hexdigest()[:16]
 
     def _digest(self, message: BaseMessage) -> bytes:
         known = self._known.get(id(message))

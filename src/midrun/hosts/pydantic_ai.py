@@ -17,7 +17,7 @@ tools (web search, code execution) run at the provider, inside the model call.
 """
 
 import dataclasses
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from functools import cached_property
 from typing import Any, Final, TypeAlias, cast
@@ -25,15 +25,25 @@ from typing import Any, Final, TypeAlias, cast
 import anyio
 import msgspec
 from msgspec.structs import replace
-from pydantic import TypeAdapter
-from pydantic_ai import CallToolsNode, ModelRequestNode, ToolApproved, exceptions
+from pydantic import TypeAdapter, ValidationError
+from pydantic_ai import (
+    Agent,
+    CallToolsNode,
+    ModelRequestNode,
+    RunContext,
+    ToolApproved,
+    exceptions,
+)
 from pydantic_ai.agent import AbstractAgent
-from pydantic_ai.capabilities import ReinjectSystemPrompt
+from pydantic_ai.capabilities import ReinjectSystemPrompt, ToolSearch
+from pydantic_ai.capabilities._pending_messages import PendingMessageDrainCapability
+from pydantic_ai.capabilities.abstract import leaf_capabilities
 from pydantic_ai.messages import (
     FunctionToolResultEvent,
     ModelMessage,
     ModelResponse,
     ToolCallPart,
+    ToolReturn,
     ToolReturnPart,
     UserContent,
     UserPromptPart,
@@ -51,7 +61,7 @@ from midrun.agents.signature import Function, SchemaArguments
 from midrun.agents.tool import Tool, is_async
 from midrun.agents.tool_context import Call
 from midrun.codec.strict_json import normalize_json
-from midrun.core.transcript import CallResult, Transcript, Turn
+from midrun.core.transcript import CallResult, Turn
 from midrun.core.values import Json, Reply, RequestedCall, Spend
 from midrun.errors import Misconfigured, ModelFailed
 from midrun.hosts.hosted_agent import (
@@ -60,9 +70,9 @@ from midrun.hosts.hosted_agent import (
     OUTPUT_WITH_CALLS_TEXT,
     HostedAgent,
     Hosting,
-    TurnCache,
 )
-from midrun.models.messages import MessageBuilder, ProposedCall, make_messages
+from midrun.models.history_cache import HistoryCache
+from midrun.models.messages import MessageBuilder, ProposedCall, finish_messages
 from midrun.models.provider import ProviderModel, make_failure
 from midrun.ports.model import Finished, Piece, Prompt
 
@@ -77,6 +87,9 @@ OUTPUT_RETRY_KEY: Final = "output_retry"
 
 CONTENT_KEY: Final = "pydantic_ai_content"
 """Marks a journaled result with images, audio or files, or with further content."""
+
+HOOKLESS_CAPABILITIES: Final = {ToolSearch, PendingMessageDrainCapability}
+"""Capabilities that every agent has, and that do not act in a call of a plain function."""
 
 USER_CONTENT: Final = TypeAdapter[Sequence[UserContent]](Sequence[UserContent])
 
@@ -162,7 +175,28 @@ class _ToolBox:
                 return made
         schema = cast("dict[str, Json]", function.function_schema.json_schema)
         return self._make_framework_tool(
-            name, description=description, schema=schema, is_blocking=is_blocking
+            name,
+            description=description,
+            schema=schema,
+            is_blocking=is_blocking,
+            plain=None if is_blocking or not self._is_plain(function) else function,
+        )
+
+    def _is_plain(self, function: ForeignTool) -> bool:
+        """Tell whether a call of this function involves no other code of the user.
+
+        Then the function is called without a run of the agent: such a run reads the whole
+        history, but nothing could see it.
+        """
+        return (
+            not self.is_dynamic
+            and not function.takes_ctx
+            and function.args_validator is None
+            and function.prepare is None
+            and function.timeout is None
+            and function.max_retries != 0
+            and not function.requires_approval
+            and not function.defer_loading
         )
 
     def _make_framework_tool(
@@ -172,12 +206,18 @@ class _ToolBox:
         description: str = "",
         schema: dict[str, Json] | None = None,
         is_blocking: bool,
+        plain: ForeignTool | None = None,
     ) -> Tool:
         # `call` is positional-only: the tool may have an argument of that name.
         async def call_framework(call: Call, /, **arguments: object) -> Json:
             # The framework runs a blocking function in a thread, which nothing can stop. A
             # cancellation would only abandon it, so the call waits for its end.
             with anyio.CancelScope(shield=True) if is_blocking else nullcontext():
+                if plain is not None and _has_no_hooks(self._agent):
+                    valid = _validate(plain, arguments)
+                    if valid is not None:
+                        async with self._hosting.open_context(call.run_id):
+                            return await _call_plain(plain, valid, call)
                 return await self._call_tool(name, arguments, call)
 
         tool = self._hosting.make_tool(
@@ -204,7 +244,7 @@ class _ToolBox:
         """Execute one tool call as the framework does, with its hooks; return the result."""
         id_ = call.tool_call_id or call.key
         asked = ModelResponse(parts=[ToolCallPart(name, arguments, tool_call_id=id_)])
-        history = [*_make_earlier_messages(call.transcript), asked]
+        history = [*_make_earlier_messages(call), asked]
         async with (
             self._hosting.open_context(call.run_id) as deps,
             self._agent.iter(
@@ -224,6 +264,40 @@ class _ToolBox:
                     if isinstance(event, FunctionToolResultEvent):
                         return _encode_result(event)
         raise RuntimeError(f"Pydantic AI returned no result of {name}")
+
+
+def _has_no_hooks(agent: ForeignAgent) -> bool:
+    """Tell whether a tool call of the agent runs no hook, handler or instrumentation."""
+    kinds = {type(each) for each in leaf_capabilities(agent.root_capability)}
+    return (
+        type(agent) is Agent
+        and kinds <= HOOKLESS_CAPABILITIES
+        and not (agent.instrument or Agent._instrument_default)  # noqa: SLF001 - no public name
+        and agent.event_stream_handler is None
+        and not getattr(getattr(agent, "_event_hooks", None), "has_on_event", True)
+        and not getattr(agent, "_tool_timeout", None)
+        and getattr(agent, "_max_tool_retries", 0) > 0
+        and not getattr(agent, "_validation_context", None)
+    )
+
+
+def _validate(function: ForeignTool, arguments: dict[str, object]) -> dict[str, object] | None:
+    """Return the validated arguments; None if the framework must explain why they are wrong."""
+    try:
+        valid: dict[str, object] = function.function_schema.validator.validate_python(arguments)
+    except ValidationError:
+        return None
+    return valid
+
+
+async def _call_plain(function: ForeignTool, arguments: dict[str, object], call: Call) -> Json:
+    """Call a function that needs nothing but its arguments, as the framework does."""
+    made: object = await function.function_schema.call(arguments, cast("RunContext", None))
+    id_ = call.tool_call_id or call.key
+    if not isinstance(made, ToolReturn):
+        return _encode_result(FunctionToolResultEvent(ToolReturnPart(function.name, made, id_)))
+    part = ToolReturnPart(function.name, made.return_value, id_)
+    return _encode_result(FunctionToolResultEvent(part, content=made.content))
 
 
 def _encode_result(event: FunctionToolResultEvent) -> Json:
@@ -248,15 +322,23 @@ def _encode_result(event: FunctionToolResultEvent) -> Json:
 # ── model calls ──────────────────────────────────────────────────────────────
 
 
-LOADED_TURNS: Final = TurnCache[ModelResponse | None]()
-
-
 class _HistoryBuilder(MessageBuilder):
-    """Builds the history of a hosted agent, with rich results and retries of its output."""
+    """Builds the history of a hosted agent, with rich results and retries of its output.
 
-    def load_turn(self, turn: Turn) -> ModelResponse | None:
-        """Return the stored message of a reply, which is read once in a process."""
-        return LOADED_TURNS.get(turn, super().load_turn)
+    `output_retries` is the number of outputs that were not valid since the last message of a
+    person.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.output_retries = 0
+
+    def add_turns(self, turns: Iterable[Turn]) -> None:
+        """Add turns of the transcript, oldest first."""
+        for turn in turns:
+            super().add_turns((turn,))
+            is_retry = _is_output_retry(turn)
+            self.output_retries = 0 if turn.role == "user" else self.output_retries + is_retry
 
     def add_assistant_turn(self, turn: Turn) -> None:
         """Add a reply; a text that was no valid output is followed by the reason."""
@@ -278,12 +360,24 @@ class _HistoryBuilder(MessageBuilder):
             self.add_request_part(UserPromptPart(added))
 
 
-def _make_earlier_messages(transcript: Sequence[Turn]) -> list[ModelMessage]:
-    """Return the messages before the reply that made the call."""
+HISTORIES: Final = HistoryCache(_HistoryBuilder)
+
+
+def _open_history(prompt: Prompt) -> _HistoryBuilder:
+    """Return the history of a model call."""
+    if not prompt.transcript.has_files:
+        return HISTORIES.open(prompt.run_id, prompt.transcript)
     builder = _HistoryBuilder()
-    asking = (n for n in reversed(range(len(transcript))) if transcript[n].uses)
-    builder.add_turns(transcript[: next(asking, len(transcript))])
-    return builder.messages
+    builder.files = prompt.files
+    builder.add_turns(prompt.transcript)
+    return builder
+
+
+def _make_earlier_messages(call: Call) -> list[ModelMessage]:
+    """Return the messages before the reply that made the call."""
+    turns = call.transcript
+    asking = (n for n in reversed(range(len(turns))) if turns[n].uses)
+    return HISTORIES.open(call.run_id, turns, next(asking, len(turns))).messages
 
 
 class _StepModel:
@@ -305,6 +399,15 @@ class _StepModel:
             return ProviderModel(infer_model(model))
         except exceptions.UserError as error:
             raise Misconfigured(f"model {self.name!r}", str(error)) from error
+
+    def _list_run_capabilities(self) -> list[ReinjectSystemPrompt] | None:
+        """Return the capabilities of a step: the transcript has no system prompt of the agent.
+
+        None if the agent has none: to resolve capabilities for each step takes time.
+        """
+        names = ("_system_prompts", "_system_prompt_functions")
+        has_prompt = any(getattr(self._agent, name, True) for name in names)
+        return [ReinjectSystemPrompt()] if has_prompt else None
 
     @property
     def priced(self) -> bool:
@@ -330,16 +433,17 @@ class _StepModel:
             yield step
 
     async def _stream_step(self, prompt: Prompt) -> AsyncGenerator[Piece | Finished]:
+        history = _open_history(prompt)
         try:
             async with (
                 self._hosting.open_context(prompt.run_id) as deps,
                 self._agent.iter(
                     None,
-                    message_history=make_messages(prompt, _HistoryBuilder()),
+                    message_history=finish_messages(prompt, history),
                     deps=deps,
                     conversation_id=prompt.run_id or None,
                     model_settings=self._provider.make_settings(),
-                    capabilities=[ReinjectSystemPrompt()],
+                    capabilities=self._list_run_capabilities(),
                 ) as run,
             ):
                 node = run.next_node
@@ -354,7 +458,7 @@ class _StepModel:
                         else:
                             yield piece
                 assert finished is not None  # `stream_pieces` ends with it, or raises
-                step = _Step(run, node, self._agent, self._box, prompt.transcript)
+                step = _Step(run, node, self._agent, self._box, history.output_retries)
                 yield replace(finished, reply=await step.settle(finished.reply))
         except exceptions.UnexpectedModelBehavior as error:
             raise ModelFailed(self.name, "bad_output", str(error)) from error
@@ -371,13 +475,13 @@ class _Step:
         node: object,
         agent: ForeignAgent,
         box: _ToolBox,
-        transcript: Transcript,
+        retries_used: int,
     ) -> None:
         self._run = run
         self._node = node
         self._ends_early = getattr(agent, "end_strategy", "") == "early"
         self._outputs = box.learn(run.ctx.deps.tool_manager.tool_defs)
-        self._retries_used = _count_output_retries(transcript)
+        self._retries_used = retries_used
 
     async def settle(self, reply: Reply) -> Reply:
         """Return the reply as the loop takes it: with calls, or as the answer."""
@@ -448,13 +552,3 @@ def _make_answer(reply: Reply, output: object) -> Reply:
 
 def _is_output_retry(turn: Turn) -> bool:
     return isinstance(turn.opaque, dict) and bool(turn.opaque.get(OUTPUT_RETRY_KEY))
-
-
-def _count_output_retries(transcript: Transcript) -> int:
-    """Count the outputs that were not valid since the last message of a person."""
-    count = 0
-    for turn in reversed(transcript):
-        if turn.role == "user":
-            break
-        count += _is_output_retry(turn)
-    return count

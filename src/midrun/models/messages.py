@@ -8,8 +8,9 @@ place. Each call is followed directly by its result, as providers require.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 import msgspec
 import pydantic_ai
@@ -46,6 +47,7 @@ from midrun.codec.strict_json import normalize_json, parse_json
 from midrun.core.transcript import CallResult, Turn
 from midrun.core.values import FileRef, Json, Reply, RequestedCall
 from midrun.errors import Misconfigured, ModelFailed, NotJson, TooLarge
+from midrun.models.history_cache import HistoryCache
 from midrun.models.prompt_texts import (
     CONTINUE_NOTE,
     INTERRUPTED_NOTE,
@@ -65,17 +67,23 @@ ProposedCall: TypeAlias = ToolCallPart[object]
 RESPONSE_ADAPTER: Final = TypeAdapter(ModelResponse)
 
 
-def make_messages(
-    prompt: Prompt, builder: "MessageBuilder | None" = None
-) -> list[ModelMessage]:
-    """Return the transcript as messages. The last message is never the assistant's.
+def make_messages(prompt: Prompt) -> list[ModelMessage]:
+    """Return the transcript as messages."""
+    if prompt.transcript.has_files:  # their bodies come with the prompt
+        builder = MessageBuilder()
+        builder.files = prompt.files
+        builder.add_turns(prompt.transcript)
+    else:
+        builder = HISTORIES.open(prompt.run_id, prompt.transcript)
+    return finish_messages(prompt, builder)
+
+
+def finish_messages(prompt: Prompt, builder: "MessageBuilder") -> list[ModelMessage]:
+    """Return the messages of a prompt. The last message is never the assistant's.
 
     Some providers refuse a request that ends with a reply of the assistant, and others continue
     that reply in place.
     """
-    builder = builder or MessageBuilder()
-    builder.files = prompt.files
-    builder.add_turns(prompt.transcript)
     if prompt.runtime_request:
         builder.add_runtime_text(prompt.runtime_request)
     elif not builder.messages or isinstance(builder.messages[-1], ModelResponse):
@@ -151,6 +159,16 @@ class MessageBuilder:
         self.messages: list[ModelMessage] = []
         self._parts: list[ModelRequestPart] = []  # of the last request in `messages`
         self._ids: set[str] = set()  # tool call ids used so far
+
+    def fork(self) -> Self:
+        """Return a copy. The last request is copied as well, because parts are added to it."""
+        copied = copy(self)
+        messages = [*self.messages]
+        parts = [*self._parts]
+        if messages and isinstance(last := messages[-1], ModelRequest):
+            messages[-1] = replace(last, parts=parts)
+        vars(copied).update(messages=messages, _parts=parts, _ids=self._ids.copy())
+        return copied
 
     def add_turns(self, turns: Iterable[Turn]) -> None:
         """Add turns of the transcript, oldest first."""
@@ -256,6 +274,9 @@ class MessageBuilder:
         if not isinstance(args, dict) or args == part.args_as_dict():
             return part if id_ == part.tool_call_id else replace(part, tool_call_id=id_)
         return replace(part, tool_call_id=id_, args=args)
+
+
+HISTORIES: Final = HistoryCache(MessageBuilder)
 
 
 def _has_same_calls(response: ModelResponse, uses: Sequence[CallResult]) -> bool:

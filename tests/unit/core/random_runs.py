@@ -51,6 +51,7 @@ from midrun.core.stops import (
     TextMention,
     measure_caps,
 )
+from midrun.core.transcript import Transcript
 from midrun.core.transitions import (
     ADVANCE_TABLE,
     GUARD_REFUSALS,
@@ -337,6 +338,7 @@ class RandomRun:
         self.scenario = given(make_run_started(choose))
         self.control_types = choose_control_types(choose)
         self.answers: dict[str, tuple[Control, Verdict]] = {}
+        self._earlier = self.scenario.state
 
     @property
     def state(self) -> State:
@@ -431,7 +433,16 @@ class RandomRun:
             assert verdict.reason in allowed, f"{run_input} in {before.phase}: {verdict}"
         list_effects(self.state)
         build_head(self.state)
+        self._check_same_turns()
         return verdict
+
+    def _check_same_turns(self) -> None:
+        """A history that was converted before may be used again only if its turns are equal."""
+        now, earlier = Transcript(self.state), Transcript(self._earlier)
+        same = now.count_same_turns(earlier)
+        assert now[:same] == earlier[:same]
+        if len(self.scenario.records) % 8 == 0:
+            self._earlier = self.state
 
     def _journaled_verdicts(self, run_input: Input) -> Iterable[str]:
         request = self.state.requests.get(getattr(run_input, "request_id", ""))

@@ -28,6 +28,24 @@ def test_a_vector_is_equal_to_a_list_and_never_changed_in_place(
     assert before == list(range(size))
 
 
+@for_all(
+    size=st.integers(0, 200),
+    added=st.integers(0, 80),
+    changed=st.one_of(st.none(), st.integers(0, 199)),
+)
+def test_a_vector_counts_the_items_that_it_shares_with_an_earlier_one(
+    size: int, added: int, changed: int | None
+) -> None:
+    earlier = Vector[object](object() for _ in range(size))
+    later = earlier
+    for _ in range(added):
+        later = later.append(object())
+    expected = size
+    if changed is not None and changed < size:
+        later, expected = later.replace(changed, object()), changed
+    assert later.count_shared(earlier) == earlier.count_shared(later) == expected
+
+
 def test_an_lru_dict_drops_the_item_that_was_used_least_recently() -> None:
     cache: LruDict[str, int] = LruDict(max_items=2)
     cache.put("a", 1)
