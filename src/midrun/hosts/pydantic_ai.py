@@ -365,7 +365,7 @@ HISTORIES: Final = HistoryCache(_HistoryBuilder)
 
 def _open_history(prompt: Prompt) -> _HistoryBuilder:
     """Return the history of a model call."""
-    if not prompt.transcript.has_files:
+    if not (prompt.files or prompt.transcript.has_files):
         return HISTORIES.open(prompt.run_id, prompt.transcript)
     builder = _HistoryBuilder()
     builder.files = prompt.files

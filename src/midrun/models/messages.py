@@ -69,7 +69,7 @@ RESPONSE_ADAPTER: Final = TypeAdapter(ModelResponse)
 
 def make_messages(prompt: Prompt) -> list[ModelMessage]:
     """Return the transcript as messages."""
-    if prompt.transcript.has_files:  # their bodies come with the prompt
+    if prompt.files or prompt.transcript.has_files:  # not cached: see `HistoryCache.open`
         builder = MessageBuilder()
         builder.files = prompt.files
         builder.add_turns(prompt.transcript)
