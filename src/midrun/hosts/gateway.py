@@ -4,10 +4,10 @@ It listens on loopback while the program of a run is running, and speaks the pro
 providers and MCP. Every request must carry the key of this run. A model request becomes a model
 call of the run, and an MCP call a tool call: see `GatewayCalls`.
 
-**The process gets a reply when it is journaled**, not while it arrives. Otherwise it could act
-on a reply that the journal does not have: after a crash the model would be called again, with
-another reply, and the action would have no reason. People see the text as it arrives. A process
-that waits for a stream gets pings meanwhile.
+**The process gets the text of a streamed reply while it arrives**, and the rest, its calls and
+its end, when the reply is journaled. Otherwise it could act on a reply that the journal does
+not have: after a crash the model would be called again, with another reply, and the action
+would have no reason. See `LiveReply`. A process that waits for a stream gets pings meanwhile.
 """
 
 import secrets
@@ -207,25 +207,32 @@ class _Response:
         await self._send(message)
 
     async def send_reply(self, pending: PendingReply) -> None:
-        """Wait for the reply, with pings if it is a stream, and send it."""
+        """Send the text of a stream as it arrives, and the rest when it is journaled."""
         is_stream = bool(pending.request.body.get("stream"))
-        while not pending.arrived.is_set():
-            with anyio.move_on_after(PING_INTERVAL_S):
-                await pending.arrived.wait()
+        live, sent = pending.live, 0
+        while True:
+            changed, reply = live.changed, pending.reply
+            if live.released > sent:
+                await self._begin_stream()
+                for part in live.parts[sent : live.released]:
+                    await self._send_part(part)
+                    sent += 1
+            if reply is not None:
                 break
-            if is_stream:
+            with anyio.move_on_after(PING_INTERVAL_S) as timeout:
+                await changed.wait()
+            if timeout.cancelled_caught and is_stream:
                 await self._begin_stream()
                 await self._send_part(self._protocol.make_ping())
-        reply = pending.reply
-        assert reply is not None, "it has arrived"
-        if reply.events:
+        if not reply.events:
+            await self._send_json(reply.status, reply.body)
+            return
+        await self._begin_stream()
+        if not sent:  # it was in the journal
             events = [WireEvent(name, data) for name, data in reply.events]
-            await self._begin_stream()
             for event in self._protocol.select_events(pending.request.body, events):
                 await self._send_part(event.encode())
-            await self._send_part(b"", is_last=True)
-        else:
-            await self._send_json(reply.status, reply.body)
+        await self._send_part(b"", is_last=True)
 
     async def send_error(self, status: int, kind: str, text: str) -> None:
         """Send an error in the format of the protocol."""

@@ -33,7 +33,7 @@ from midrun.core.transcript import Turn, make_final_result
 from midrun.core.values import CallResult, Json, RequestedCall
 from midrun.errors import ProcessFailed
 from midrun.hosts.upstream_client import ModelRequest, UpstreamClient
-from midrun.hosts.wire_protocols import WireReply, describe_request, digest_messages
+from midrun.hosts.wire_protocols import LiveReply, WireReply, describe_request, digest_messages
 from midrun.models.prompt_texts import format_result
 from midrun.ports.model import Finished, Piece
 
@@ -65,8 +65,8 @@ class PendingReply:
         self.request = request
         self.messages = request.protocol.list_messages(request.body)
         self.identity = describe_request(request.protocol, request.body)
-        self.reply: WireReply | None = None
-        self.arrived = anyio.Event()
+        self.live = LiveReply(request.protocol, request.body)
+        self.reply: WireReply | None = None  # when the journal has it
         self.is_abandoned = False  # its client has disconnected
 
 
@@ -106,6 +106,7 @@ class GatewayCalls:
         self._added: list[_AddedTurns] = []
         self._note: tuple[Turn, ...] = ()  # for the first request, after a restart
         self._undelivered: list[PendingReply] = []
+        self._provider_ids: dict[str, str] = {}  # of responses, by the id that was sent
 
     @property
     def is_restart(self) -> bool:
@@ -157,7 +158,9 @@ class GatewayCalls:
         if turns := (*note, *outcome.added):
             self._added.append(_AddedTurns(digest_messages(pending.messages), turns))
         pending.reply = msgspec.convert(outcome.reply.opaque, WireReply)
-        pending.arrived.set()
+        if alias := pending.request.protocol.find_alias(pending.reply):
+            self._provider_ids[alias[0]] = alias[1]
+        pending.live.release()
 
     def _open_stream(
         self, pending: PendingReply, note: Sequence[Turn], added: Sequence[Turn]
@@ -165,10 +168,10 @@ class GatewayCalls:
         request = pending.request
         messages = self._insert_added_turns(pending)
         messages += request.protocol.make_messages([*note, *added])
-        body = request.body
+        body = request.protocol.rename_response(request.body, self._provider_ids)
         if messages != pending.messages:
             body = request.protocol.replace_messages(body, messages)
-        return self._client.stream(request, request.protocol.prepare(body))
+        return self._client.stream(request, request.protocol.prepare(body), pending.live)
 
     def _insert_added_turns(self, pending: PendingReply) -> list[Json]:
         """Return the messages of a request, with the turns that its conversation lacks."""

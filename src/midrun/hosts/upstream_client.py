@@ -19,6 +19,7 @@ from midrun.hosts.upstream import KEY_VARIABLES, Upstream
 from midrun.hosts.wire_protocols import (
     DONE_DATA,
     Fields,
+    LiveReply,
     ReplyReader,
     WireEvent,
     WireProtocol,
@@ -83,9 +84,11 @@ class UpstreamClient:
 
     @asynccontextmanager
     async def stream(
-        self, request: ModelRequest, body: Fields
+        self, request: ModelRequest, body: Fields, live: LiveReply
     ) -> AsyncGenerator[AsyncIterator[Piece | Finished], None]:
         """Send `body` in place of the body of `request`; yield the stream of its reply.
+
+        `live` gets its events, for the process.
 
         Raises:
             ModelFailed: The provider failed. It is also raised while the pieces are read.
@@ -107,7 +110,7 @@ class UpstreamClient:
         except HTTPError as error:
             raise _make_failure(request.model, error, reply_started=False) from error
         try:
-            async with aclosing(_read_response(request, response)) as pieces:
+            async with aclosing(_read_response(request, response, live)) as pieces:
                 yield pieces
         finally:
             # A pause cancels this task to stop the stream. Without the shield the close would
@@ -134,9 +137,10 @@ def _make_headers(upstream: Upstream, request: ModelRequest) -> dict[str, str]:
 
 
 async def _read_response(
-    request: ModelRequest, response: Response
+    request: ModelRequest, response: Response, live: LiveReply
 ) -> AsyncGenerator[Piece | Finished]:
     reader = ReplyReader()
+    earlier = live.begin_attempt()
     try:
         if response.status_code >= FIRST_ERROR_STATUS:
             body = _decode(await _read_all(request.model, response))
@@ -155,8 +159,9 @@ async def _read_response(
                 reply=reader.make_reply(body=body), spent=reader.make_spend(request.model)
             )
             return
+        reader.events = earlier
         async for event in _iterate_events(request.model, response):
-            for piece in request.protocol.read_event(event, reader):
+            for piece in _read_event(request.protocol, event, live, reader):
                 yield piece
             if reader.problem:
                 raise ModelFailed(request.model, "server_error", reader.problem, transient=True)
@@ -169,6 +174,17 @@ async def _read_response(
         detail = "the reply ended before it was complete"
         raise ModelFailed(request.model, "broken_stream", detail, transient=True)
     yield Finished(reply=reader.make_reply(), spent=reader.make_spend(request.model))
+
+
+def _read_event(
+    protocol: WireProtocol, event: WireEvent, live: LiveReply, reader: ReplyReader
+) -> list[Piece]:
+    """Give an event to the process and to the reader; return its pieces for watchers."""
+    continued, count = live.add(event), len(reader.events)
+    pieces = list(protocol.read_event(continued or event, reader))
+    if continued is None:  # only its usage counts
+        del reader.events[count:]
+    return pieces
 
 
 async def _iterate_events(model: str, response: Response) -> AsyncGenerator[WireEvent]:

@@ -3,6 +3,8 @@
 A `WireProtocol` reads a request (which messages it has, and which parts identify it), adds
 messages to it, reads the events of a reply, and writes errors. It does no I/O.
 
+The process reads the text of a streamed reply as it arrives (`LiveReply`).
+
 The events of a reply are stored as they came, so that a process gets the same stream again when
 it is answered from the journal. Consecutive deltas of one text are joined: a provider sends one
 event for a few characters, and a journal entry must not be thirty times as large as its text.
@@ -12,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, ClassVar, Final, Literal, TypeAlias, cast
 
+import anyio
 import msgspec
 from msgspec import Struct
 
@@ -35,8 +38,15 @@ CACHE_MARK: Final = "cache_control"
 LAST_TEXT_MAX_CHARS: Final = 120
 """Characters of the last message that the journal keeps, so that people recognize a request."""
 
+PROVIDER_ID_KEY: Final = "midrun_provider_id"
+"""The id of a response that continues a stopped one, and so has its id for the process."""
+
 DONE_DATA: Final = "[DONE]"
 """The data of the last event of a streamed chat completion; it is not JSON."""
+
+
+Release: TypeAlias = Literal["now", "later", "at the end"]
+HELD: Final = "at the end"
 
 
 class WireEvent(Struct, frozen=True):
@@ -140,6 +150,68 @@ class ReplyReader:
         )
 
 
+class LiveReply:
+    """The events of a streamed reply, which the process may read while they arrive.
+
+    A process may get text before the journal has it, but nothing on which it can act: neither
+    a call nor the end of a reply. So an event is released at once, after the next one, or when
+    the journal has the reply; see `WireProtocol.judge_event`.
+
+    An attempt may be stopped after a part of it was released, by a redirect for example. The
+    process cannot forget that part, so the reply of the next attempt is sent as its
+    continuation, and it is stored together with it: after a restart the process must get the
+    same message.
+    """
+
+    def __init__(self, protocol: "WireProtocol", body: Fields) -> None:
+        self.parts: list[bytes] = []
+        self.released = 0  # the parts that the process may have
+        self.changed = anyio.Event()
+        self._protocol = protocol
+        self._body = body
+        self._events: list[WireEvent] = []  # of `parts`
+        self._earlier: list[WireEvent] = []  # released by attempts that were stopped
+        self._is_held = False
+
+    def begin_attempt(self) -> list[WireEvent]:
+        """Forget the parts that were not released; return the events of the others."""
+        del self._events[self.released :], self.parts[self.released :]
+        self._is_held = False
+        if self._events:
+            for event in self._protocol.close_parts(self._events):
+                self._append(event)
+            self.released = len(self.parts)
+        self._earlier = [*self._events]
+        return msgspec.json.decode(msgspec.json.encode(self._earlier), type=list[WireEvent])
+
+    def add(self, event: WireEvent) -> WireEvent | None:
+        """Take an event of the provider; return it as the continuation of the reply.
+
+        None if it is not part of the continuation, such as a second beginning.
+        """
+        made = self._protocol.continue_reply(self._earlier, event) if self._earlier else event
+        if made is None:
+            return None
+        if self._protocol.select_events(self._body, [made]):
+            self._append(made)
+        release = self._protocol.judge_event(made)
+        self._is_held |= release == "at the end"
+        if release == "now" and not self._is_held:
+            self.release()
+        return made
+
+    def release(self) -> None:
+        """Let the process have all parts so far."""
+        self.released = len(self.parts)
+        changed, self.changed = self.changed, anyio.Event()
+        changed.set()
+
+    def _append(self, event: WireEvent) -> None:
+        # Encoded and copied now: the reader joins deltas in place.
+        self.parts.append(event.encode())
+        self._events.append(msgspec.json.decode(msgspec.json.encode(event), type=WireEvent))
+
+
 class WireProtocol:
     """Base of the three protocols. `path` is where clients send their requests."""
 
@@ -222,6 +294,34 @@ class WireProtocol:
         del body
         return events
 
+    def judge_event(self, event: WireEvent) -> Release:
+        """Tell when the client may have an event: it must not act before the journal has it.
+
+        "later" is for a part that a client cannot keep half, such as thinking that is signed
+        at its end.
+        """
+        raise NotImplementedError
+
+    def close_parts(self, events: Sequence[WireEvent]) -> Sequence[WireEvent]:
+        """Return the events that close an unfinished reply, so that another can follow."""
+        raise NotImplementedError
+
+    def continue_reply(
+        self, earlier: Sequence[WireEvent], event: WireEvent
+    ) -> WireEvent | None:
+        """Return an event of a new reply as the continuation of `earlier`; None to drop it."""
+        raise NotImplementedError
+
+    def find_alias(self, reply: WireReply) -> tuple[str, str] | None:
+        """Return the id of a reply that the process knows and the provider's; None if equal."""
+        del reply
+        return None
+
+    def rename_response(self, body: Fields, names: Mapping[str, str]) -> Fields:
+        """Return a request with the ids of the provider."""
+        del names
+        return body
+
 
 class AnthropicMessages(WireProtocol):
     """The Messages protocol of Anthropic."""
@@ -278,6 +378,40 @@ class AnthropicMessages(WireProtocol):
         reader.input_tokens = max(reader.input_tokens, sent)
         reader.output_tokens = max(reader.output_tokens, _read_count(counts, "output_tokens"))
 
+    def judge_event(self, event: WireEvent) -> Release:
+        """Pass text on; hold thinking until its signature, and all else to the end."""
+        data = cast("Fields", event.data)
+        match data.get("type"):
+            case "message_start" | "content_block_stop" | "ping":
+                return "now"
+            case "content_block_start":
+                kind = data["content_block"].get("type")
+                return "now" if kind == "text" else "later" if "thinking" in kind else HELD
+            case "content_block_delta":
+                kind = data["delta"].get("type")
+                return "now" if kind == "text_delta" else "later"
+            case _:
+                return HELD
+
+    def close_parts(self, events: Sequence[WireEvent]) -> Sequence[WireEvent]:
+        """Return the end of the last block, if it is open."""
+        kind, last = "content_block_stop", cast("Fields", events[-1].data)
+        if last.get("type") not in {"content_block_start", "content_block_delta"}:
+            return ()
+        return (WireEvent(kind, {"type": kind, "index": last["index"]}),)
+
+    def continue_reply(
+        self, earlier: Sequence[WireEvent], event: WireEvent
+    ) -> WireEvent | None:
+        """Give each block the number after those of the earlier reply."""
+        data = cast("Fields", event.data)
+        if data.get("type") in {"message_start", "ping"}:
+            return None
+        if "index" not in data:
+            return event
+        blocks = [each for each in earlier if each.name == "content_block_start"]
+        return WireEvent(event.name, {**data, "index": data["index"] + len(blocks)})
+
     def make_error(self, kind: str, message: str) -> Json:
         """Return the body of an error."""
         return {"type": "error", "error": {"type": kind, "message": message}}
@@ -309,6 +443,40 @@ class OpenAIChat(WireProtocol):
             for event in events
             if not isinstance(event.data, dict) or event.data.get("choices")
         ]
+
+    def judge_event(self, event: WireEvent) -> Release:
+        """Pass text on, and hold all else to the end."""
+        data = event.data if isinstance(event.data, dict) else {}
+        choices = cast("list[Fields]", data.get("choices") or [])
+        is_text = all(
+            (each.get("delta") or {}).keys() <= {"role", "content", "reasoning_content"}
+            and not each.get("finish_reason")
+            for each in choices
+        )
+        return "now" if choices and is_text else HELD
+
+    def close_parts(self, events: Sequence[WireEvent]) -> Sequence[WireEvent]:
+        """Return a chunk that separates the texts."""
+        last = cast("Fields", events[-1].data)
+        choices = [{"index": 0, "delta": {"content": "\n\n"}, "finish_reason": None}]
+        return (WireEvent("", {**last, "choices": choices}),)
+
+    def continue_reply(
+        self, earlier: Sequence[WireEvent], event: WireEvent
+    ) -> WireEvent | None:
+        """Give each chunk the id of the earlier completion, and leave out its role."""
+        first = earlier[0].data
+        if not isinstance(event.data, dict) or not isinstance(first, dict):
+            return event
+        data = cast("Fields", event.data)
+        choices = [
+            {
+                **each,
+                "delta": {k: v for k, v in (each.get("delta") or {}).items() if k != "role"},
+            }
+            for each in data.get("choices") or ()
+        ]
+        return WireEvent(event.name, {**data, "id": first.get("id"), "choices": choices})
 
     def read_event(self, event: WireEvent, reader: ReplyReader) -> Iterator[Piece]:
         """Note a chunk of a streamed completion, and yield its pieces for watchers."""
@@ -387,6 +555,84 @@ class OpenAIResponses(WireProtocol):
         if body.get("background"):
             return "background must be false: a reply without a connection cannot be stopped"
         return super().find_problem(body)
+
+    def judge_event(self, event: WireEvent) -> Release:
+        """Pass text on; hold reasoning until its end, and all else to the end."""
+        data = cast("Fields", event.data)
+        kind = str(data.get("type")).removeprefix("response.")
+        item = (data.get("item") or {}).get("type")
+        if kind in {"output_item.added", "output_item.done"}:
+            if item not in {"message", "reasoning"}:
+                return HELD
+            return "later" if (kind, item) == ("output_item.added", "reasoning") else "now"
+        if kind in {"created", "in_progress", "content_part.added", "output_text.delta"}:
+            return "now"
+        later = kind.startswith("reasoning") or kind in {
+            "output_text.done",
+            "content_part.done",
+        }
+        return "later" if later else HELD
+
+    def close_parts(self, events: Sequence[WireEvent]) -> Sequence[WireEvent]:
+        """Return the end of the last item. The last event has all items that count."""
+        datas = [cast("Fields", event.data) for event in events]
+        added = [each for each in datas if each.get("type") == "response.output_item.added"]
+        if not added or datas[-1].get("type") == "response.output_item.done":
+            return ()
+        opened, number = added[-1], datas[-1].get("sequence_number", len(events) - 1)
+        index, item = opened["output_index"], opened["item"]
+        text = "".join(
+            each["delta"]
+            for each in datas
+            if each.get("type") == "response.output_text.delta"
+            and each["output_index"] == index
+        )
+        part = {"type": "output_text", "text": text, "annotations": []}
+        place = {"item_id": item.get("id"), "output_index": index, "content_index": 0}
+        done = {**item, "status": "incomplete", "content": [part]}
+        ends: list[Fields] = [
+            {"type": "response.output_text.done", "text": text, "logprobs": [], **place},
+            {"type": "response.content_part.done", "part": part, **place},
+            {"type": "response.output_item.done", "output_index": index, "item": done},
+        ]
+        if not text:
+            del ends[:2]
+        return [
+            WireEvent(end["type"], {**end, "sequence_number": number + 1 + n})
+            for n, end in enumerate(ends)
+        ]
+
+    def continue_reply(
+        self, earlier: Sequence[WireEvent], event: WireEvent
+    ) -> WireEvent | None:
+        """Number the events and items after those of the earlier response; keep its id."""
+        data = dict(cast("Fields", event.data))
+        if data.get("type") in {"response.created", "response.in_progress"}:
+            return None
+        items = [each for each in earlier if each.name == "response.output_item.added"]
+        if "output_index" in data:
+            data["output_index"] += len(items)
+        if "sequence_number" in data:
+            data["sequence_number"] += len(earlier)
+        first = cast("Fields", earlier[0].data).get("response")
+        response = data.get("response")
+        if isinstance(response, dict) and first:
+            data[PROVIDER_ID_KEY] = response.get("id")
+            data["response"] = {**response, "id": first.get("id")}
+        return WireEvent(event.name, data)
+
+    def find_alias(self, reply: WireReply) -> tuple[str, str] | None:
+        """Return the id of a response that the process knows, and the provider's own."""
+        data = reply.events[-1][1] if reply.events else None
+        if not isinstance(data, dict) or PROVIDER_ID_KEY not in data:
+            return None
+        response = cast("Fields", data["response"])
+        return str(response["id"]), str(data[PROVIDER_ID_KEY])
+
+    def rename_response(self, body: Fields, names: Mapping[str, str]) -> Fields:
+        """Return a request that continues a response by the id of its provider."""
+        known = names.get(str(body.get("previous_response_id")))
+        return {**body, "previous_response_id": known} if known else body
 
     def read_event(self, event: WireEvent, reader: ReplyReader) -> Iterator[Piece]:
         """Note an event of a streamed response, and yield its pieces for watchers."""

@@ -2,24 +2,27 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import anyio
 import httpx2
 import pytest
+from anthropic import AsyncAnthropic
+from openai import AsyncOpenAI
 
 from midrun import Agent, Cancelled, Completed, Failed, Midrun, tool
 from midrun.agents.tool import Tool
+from midrun.core.entries import CallDone
 from midrun.core.ids import RunId
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, ModelFailed
 from midrun.hosts import Upstream, gateway, process
 from midrun.hosts.upstream_client import ModelRequest, UpstreamClient
-from midrun.hosts.wire_protocols import AnthropicMessages, Fields
+from midrun.hosts.wire_protocols import AnthropicMessages, Fields, LiveReply
 from midrun.ports.environment import Environment
 from midrun.stops import MaxSteps
 from midrun.testing.host_suite import (
@@ -337,8 +340,10 @@ async def test_an_answer_that_is_no_reply_is_a_failure_of_the_model(
     async with httpx2.AsyncClient(transport=transport) as http:
         upstream = Upstream("anthropic", url="http://provider", key=UPSTREAM_KEY)
         request = ModelRequest(AnthropicMessages(), make_request(), {}, "")
+        live = LiveReply(request.protocol, request.body)
+        client = UpstreamClient(http, [upstream])
         with pytest.raises(ModelFailed):
-            async with UpstreamClient(http, [upstream]).stream(request, request.body) as pieces:
+            async with client.stream(request, request.body, live) as pieces:
                 _ = [piece async for piece in pieces]
 
 
@@ -530,6 +535,96 @@ def test_wrong_options_are_refused_by_name(options: Fields, text: str) -> None:
 
 
 # ── unmodified clients ───────────────────────────────────────────────────────────────────────
+
+QUESTION = "Say hello"
+
+
+class AnthropicReader:
+    """Reads a streamed message with the package of Anthropic."""
+
+    final_text = "H|Bonjour"  # the unfinished block, and that of the next attempt
+
+    @asynccontextmanager
+    async def open(self, door: Door) -> AsyncGenerator[AsyncIterator[str]]:
+        async with AsyncAnthropic(base_url=door.url, api_key=door.key) as client:
+            asked: Any = [{"role": "user", "content": QUESTION}]  # type: ignore[explicit-any]
+            made = client.messages.stream(model="claude", max_tokens=9, messages=asked)
+            async with made as self._stream:
+                yield self._stream.text_stream
+
+    async def get_text(self) -> str:
+        message = await self._stream.get_final_message()
+        return "|".join(block.text for block in message.content if block.type == "text")
+
+
+class ChatReader:
+    """Reads a streamed chat completion with the package of OpenAI."""
+
+    final_text = "H\n\nBonjour"
+
+    @asynccontextmanager
+    async def open(self, door: Door) -> AsyncGenerator[AsyncIterator[str]]:
+        async with AsyncOpenAI(base_url=f"{door.url}/v1", api_key=door.key) as client:
+            asked: Any = [{"role": "user", "content": QUESTION}]  # type: ignore[explicit-any]
+            made = client.chat.completions.stream(model="gpt", messages=asked)
+            async with made as self._stream:
+                yield self._read()
+
+    async def _read(self) -> AsyncIterator[str]:
+        async for event in self._stream:
+            if event.type == "content.delta" and event.delta:
+                yield event.delta
+
+    async def get_text(self) -> str:
+        completion = await self._stream.get_final_completion()
+        message = completion.choices[0].message
+        assert message.role == "assistant"
+        return message.content or ""
+
+
+class ResponsesReader:
+    """Reads a streamed response with the package of OpenAI."""
+
+    final_text = "Bonjour"  # the last event has all items that count
+
+    @asynccontextmanager
+    async def open(self, door: Door) -> AsyncGenerator[AsyncIterator[str]]:
+        client = AsyncOpenAI(base_url=f"{door.url}/v1", api_key=door.key)
+        async with client, client.responses.stream(model="gpt", input=QUESTION) as self._stream:
+            yield self._read()
+
+    async def _read(self) -> AsyncIterator[str]:
+        async for event in self._stream:
+            if event.type == "response.output_text.delta":
+                yield event.delta
+
+    async def get_text(self) -> str:
+        return (await self._stream.get_final_response()).output_text
+
+
+@pytest.mark.parametrize("reader", [AnthropicReader(), ChatReader(), ResponsesReader()])
+async def test_the_text_of_a_reply_is_passed_on_as_it_arrives(
+    path: Path, doors: DoorAgents, reader: AnthropicReader | ChatReader | ResponsesReader
+) -> None:
+    """The model is redirected meanwhile: the next attempt continues the stream."""
+    gate = Gate(after=1)
+    replies = (Answer(Text("H", "i"), fault=gate), Answer(Text("Bonjour")))
+    async with Provider(*replies) as provider:
+        agent = doors.make("greeter", provider.url)
+        async with open_runs(path, agent) as midrun:
+            run = await midrun.start(agent, QUESTION)
+            async with reader.open(await doors.wait("greeter")) as texts:
+                assert await anext(texts) == "H"  # the provider waits at the gate
+                await run.redirect("In French", when="now")
+                later = [text async for text in texts]
+                assert "".join(later).strip() == "Bonjour"
+                assert await reader.get_text() == reader.final_text
+            await run.cancel()
+            records = await midrun.store.read(RunId(run.id))
+        (reply,) = (r.entry.reply for r in records if isinstance(r.entry, CallDone))
+        assert reply is not None
+        assert reply.text == "Bonjour"
+        assert "'H'" in str(reply.opaque)  # a restarted process gets the same stream
 
 
 @pytest.mark.slow

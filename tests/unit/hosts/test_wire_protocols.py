@@ -11,6 +11,7 @@ from midrun.hosts.wire_protocols import (
     PROTOCOLS,
     AnthropicMessages,
     Fields,
+    LiveReply,
     OpenAIChat,
     OpenAIResponses,
     ReplyReader,
@@ -25,6 +26,29 @@ from tests.support.providers.openai import CHAT, RESPONSES
 from tests.support.providers.wire import IdSource, Protocol
 
 ANSWER = Answer(Thinking("Hm", "m"), Text("Hel", "lo ", "you"), Call("charge", '{"n"', ": 1}"))
+
+
+WIRES = [(AnthropicMessages(), MESSAGES), (OpenAIChat(), CHAT), (OpenAIResponses(), RESPONSES)]
+
+
+@pytest.mark.parametrize(("protocol", "provider"), WIRES, ids=lambda each: type(each).__name__)
+def test_a_process_gets_the_text_before_the_reply_is_journaled_and_no_call(
+    protocol: WireProtocol, provider: Protocol
+) -> None:
+    """It could act on a call, or on the end of the reply."""
+    live = LiveReply(protocol, {})
+    assert live.begin_attempt() == []
+    for frame in provider.frames(ANSWER, "m", IdSource()):
+        data = frame.data if frame.data == DONE_DATA else json.loads(frame.data)
+        live.add(WireEvent(frame.name, data))
+    before = b"".join(live.parts[: live.released])
+    assert all(text in before for text in (b"Hel", b"lo ", b"you"))
+    assert b"charge" not in before
+    assert not any(
+        end in before for end in (b'"finish_reason":"', b"message_stop", b"response.completed")
+    )
+    live.release()
+    assert b"charge" in b"".join(live.parts[: live.released])
 
 
 @pytest.mark.parametrize(
