@@ -276,7 +276,7 @@ async def test_a_request_that_is_sent_again_gets_the_reply_of_the_first(
         gate.open()
         answer = await door.post("/v1/messages", make_request(), retries=1)
         assert answer.headers["content-type"] == "text/event-stream"
-        assert '"text":"Hello"' in answer.text  # joined for the journal
+        assert all(text in answer.text for text in ('"text":"Hel"', '"text":"lo"'))
         assert len(provider.exchanges) == 1
         assert provider.exchanges[0].headers["x-api-key"] == UPSTREAM_KEY
         usage = (await run.view()).usage
