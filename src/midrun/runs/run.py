@@ -4,9 +4,13 @@ A control method checks its arguments, builds the control and submits it to the 
 The other methods read the journal. The handle itself holds nothing but the id of the run.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import timedelta
-from typing import TypedDict, Unpack, get_args
+from html import escape
+from typing import Final, TypedDict, Unpack, get_args
+
+import anyio
 
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.file import File, check_files
@@ -27,7 +31,13 @@ from midrun.core.values import (
     Urgency,
 )
 from midrun.driver.journal_writer import load_run_state
-from midrun.errors import CheckpointRefused, ControlRefused, RunOver
+from midrun.errors import (
+    CheckpointRefused,
+    ControlRefused,
+    MidrunError,
+    Misconfigured,
+    RunOver,
+)
 from midrun.events import RunEvent
 from midrun.runs import validation
 from midrun.runs.checkpoints import find_active_child
@@ -49,6 +59,11 @@ from midrun.runs.values import ArtifactView, Erasure, FeedItem, Receipt, RunView
 from midrun.runs.views import list_artifacts, load_view
 from midrun.text.report import Report, build_report
 from midrun.text.status import format_status_html
+
+DISPLAY_INTERVAL_S: Final = 0.2
+"""Seconds between two updates of a run that is shown in a notebook."""
+
+_DISPLAY_TASKS: Final[set[asyncio.Task[None]]] = set()
 
 
 class ControlFields(TypedDict):
@@ -120,6 +135,49 @@ class Run:
     def _repr_html_(self) -> str:
         """Return the status of the run for a notebook, as this process knows it now."""
         return format_status_html(self.id, self._service.find_live_state(self.id))
+
+    def _ipython_display_(self) -> None:
+        """Show the status in a notebook, and update it in place until the run has ended.
+
+        IPython calls this for the value of a cell, and in `display(run)`. Updates need the
+        event loop in which the `Midrun` is open; a notebook runs all cells in one. Without it,
+        as in a terminal, the status stays as it was.
+        """
+        from IPython.display import display  # noqa: PLC0415 - only IPython calls this method
+
+        bundle = self._make_display(self._repr_html_())
+        handle = display(bundle, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        if handle is None:
+            return
+        try:
+            self._service.change_notifier.check_loop()
+            task = asyncio.get_running_loop().create_task(self._update_display(handle.update))
+        except (RuntimeError, Misconfigured):
+            return
+        # An event loop has only weak references to its tasks. This one ends with the run, or
+        # when the `Midrun` is closed.
+        _DISPLAY_TASKS.add(task)
+        task.add_done_callback(_DISPLAY_TASKS.discard)
+
+    def _make_display(self, html: str) -> dict[str, str]:
+        return {"text/html": html, "text/plain": repr(self)}
+
+    async def _update_display(self, update: Callable[..., object]) -> None:  # type: ignore[explicit-any]  # of IPython
+        """Show each new status of the run, at most a few times in a second."""
+        html = ""
+        try:
+            with self._service.change_notifier.subscribe(self.id) as wakeup:
+                while True:
+                    state = await self._load_state()
+                    if html != (html := format_status_html(self.id, state)):
+                        update(self._make_display(html), raw=True)
+                    if state.phase in TERMINAL_PHASES:
+                        return
+                    await self._service.wait_for_change(wakeup)
+                    await anyio.sleep(DISPLAY_INTERVAL_S)
+        except MidrunError as error:
+            note = escape(f"Not updated any more: {error}")
+            update(self._make_display(f"{html}<div><em>{note}</em></div>"), raw=True)
 
     # ── controls ──────────────────────────────────────────────────────────────────────────
 
