@@ -1,5 +1,11 @@
 """Stop conditions: when a run pauses by itself. Compose them with `|`, `&` and `~`.
 
+    agent = Agent("clerk", model=model, stop=MaxSteps(20) | MaxCost(0.50))
+
+Conditions are checked between two steps. A cap on tool calls is also checked between the calls
+of one reply, and a cap on cost or tokens before a model call, with the amount that the call
+reserves.
+
 The public interface of `midrun.core.stops`. The core stores a custom condition by the name of
 its function; `Custom` and `resolve_custom` convert between the two.
 """

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from midrun.agents.tool import Tool
 from midrun.core.ids import RunId
-from midrun.core.state import Call
+from midrun.core.state import CallState
 from midrun.core.transcript import Turn
 from midrun.core.values import CallResult, Json, RequestedCall
 from midrun.ports.model import Finished, Piece
@@ -82,7 +82,7 @@ class ProgramCalls(Protocol):
         """
         ...
 
-    def list_calls(self) -> tuple[Call, ...]:
+    def list_calls(self) -> tuple[CallState, ...]:
         """Return the calls of the program that the journal has, oldest first."""
         ...
 

@@ -24,12 +24,12 @@ import msgspec
 from msgspec.structs import replace
 
 from midrun.codec.redaction import Steps, run_steps
-from midrun.core.state import Ask, Call, State
+from midrun.core.state import Ask, CallState, State
 from midrun.core.values import Message
 from midrun.core.vector import Vector
 
 STATE_MEANING_VERSION: Final = 4
-STATE_LAYOUT: Final = "0c03a06ba0ba74b3"
+STATE_LAYOUT: Final = "bdd2c66a420cc3e9"
 DIGEST_BYTES: Final = 32
 COMPRESSION_LEVEL: Final = 1
 """The fastest level of compression: states are repetitive, a higher level gains little."""
@@ -49,7 +49,7 @@ class StoredState(msgspec.Struct, frozen=True, kw_only=True):
 
     layout: str
     state: State
-    calls: list[Call]
+    calls: list[CallState]
     asks: list[Ask]
     messages: list[Message]
 
@@ -87,7 +87,7 @@ def _iter_json(state: State) -> Iterator[bytes]:
     # The hook is for `State.cleanup_calls`, the vector that stays in the state.
     body = msgspec.json.encode(bare, enc_hook=list)
     yield b'{"layout":"%b","state":%b' % (STATE_LAYOUT.encode(), body)
-    vectors: tuple[tuple[bytes, Vector[Call] | Vector[Ask] | Vector[Message]], ...] = (
+    vectors: tuple[tuple[bytes, Vector[CallState] | Vector[Ask] | Vector[Message]], ...] = (
         (b"calls", state.calls),
         (b"asks", state.asks),
         (b"messages", state.messages),

@@ -33,6 +33,6 @@ Invariants:
 - Sentences for people are in `midrun.text`; `journaled_text.py` has only those that entries
   store.
 
-Start reading with `transitions.py`, then `state.py` (class `Call`), `evolve/calls.py`,
+Start reading with `transitions.py`, then `state.py` (class `CallState`), `evolve/calls.py`,
 `scheduler.py` and `decide/controls.py`.
 """

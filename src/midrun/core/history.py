@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from midrun.core.entries import RunStarted
 from midrun.core.ids import CallId, make_call_key
 from midrun.core.journaled_text import outcome_phrase
-from midrun.core.state import Call, CallStage, State
+from midrun.core.state import CallStage, CallState, State
 from midrun.core.transcript import make_final_result
 from midrun.core.transitions import Refused
 from midrun.core.values import TERMINAL_PHASES, Actor, CallResult, Json, Message, Origin
@@ -178,7 +178,7 @@ def _make_inherited_call(state: State, call_id: CallId) -> CallResult:
     )
 
 
-def _describe_outcome(call: Call) -> str:
+def _describe_outcome(call: CallState) -> str:
     """Return the outcome of a call, including its undo, as text."""
     if call.stage is CallStage.STARTED:
         return "still under way there"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from midrun.core.entries import CallSealed
-from midrun.core.state import Call, CallStage, Frame, State
+from midrun.core.state import CallStage, CallState, Frame, State
 from midrun.core.values import Phase, PlanItem
 
 LINE_MAX_CHARS = 80
@@ -154,7 +154,7 @@ def _format_place(done: int, total: int) -> str:
     return f"turn {done}" if done else "the beginning"
 
 
-def describe_unmade(state: State, format_name: Callable[[Call], str]) -> str:
+def describe_unmade(state: State, format_name: Callable[[CallState], str]) -> str:
     """Return the number and names of proposed calls that were not made, or ""."""
     calls = [state.calls[number - 1] for number in state.open_calls]
     unmade = [call for call in calls if call.stage is CallStage.PROPOSED and not call.attempt]
@@ -166,12 +166,12 @@ def describe_unmade(state: State, format_name: Callable[[Call], str]) -> str:
     return f"{count} not made yet: {names}{f' and {more} more' if more > 0 else ''}"
 
 
-def seal_call(call: Call, reason: str) -> CallSealed:
+def seal_call(call: CallState, reason: str) -> CallSealed:
     """Build the entry that closes `call`, with its outcome so far and the reason."""
     return CallSealed(call=call.id, why=f"{outcome_phrase(call)}: {reason}")
 
 
-def outcome_phrase(call: Call) -> str:
+def outcome_phrase(call: CallState) -> str:
     """Return the outcome of a call that was cut short.
 
     The strongest doubt comes first: an unknown outcome, then a partial effect.

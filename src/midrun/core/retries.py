@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from midrun.core.entries import RunFailed
 from midrun.core.ids import MICROS_PER_SECOND, Micros, add_micros
-from midrun.core.state import Call, State
+from midrun.core.state import CallState, State
 
 WORKER_DEATHS_MAX: Final = 3
 """The number of workers that die, or lose their lease, during a call until the run fails.
@@ -66,7 +66,7 @@ RETRIES_EXHAUSTED_CODE: Final = "retries_exhausted"
 """Error code of a run in which a tool asked the model to try again too often."""
 
 
-def may_retry_tool(state: State, call: Call) -> bool:
+def may_retry_tool(state: State, call: CallState) -> bool:
     """Tell whether the model may try again after the failure of `call`, counted already."""
     count, _ = state.tool_retries.get(call.use.tool, (0, 0))
     return count <= call.traits.retries
@@ -92,7 +92,7 @@ def find_failure(state: State) -> RunFailed | None:
         return None  # the redirect will seal the open calls, so none of them is made again
     # Only calls that could start now count. A suspect call of a frame does not stop
     # the run until the frame is resumed.
-    calls: list[Call] = []
+    calls: list[CallState] = []
     for number in state.active_calls:
         call = state.calls[number - 1]
         if call.worker_deaths >= WORKER_DEATHS_MAX:
@@ -106,7 +106,7 @@ def find_failure(state: State) -> RunFailed | None:
     return RunFailed(error=error, code=WORKERS_DIED_CODE)
 
 
-def is_death_counted(call: Call) -> bool:
+def is_death_counted(call: CallState) -> bool:
     """Tell whether the death of a worker during `call` counts towards the limit.
 
     It counts if the call is repeated without asking a person. A child run has its own worker,

@@ -49,7 +49,7 @@ from midrun.core.ids import (
 )
 from midrun.core.journaled_text import seal_call
 from midrun.core.retries import find_failure
-from midrun.core.state import Call, CallStage, PauseState, State
+from midrun.core.state import CallStage, CallState, PauseState, State
 from midrun.core.step_boundary import (
     boundary_entries,
     has_unblocked_call,
@@ -281,7 +281,7 @@ def _has_parallel_limits(state: State) -> bool:
     return any(state.calls[number - 1].traits.sequential for number in state.active_calls)
 
 
-def _has_room_for(state: State, call: Call) -> bool:
+def _has_room_for(state: State, call: CallState) -> bool:
     """Tell whether `call` may run beside the tool calls in flight.
 
     Calls start in the order of the reply. A call that waits for a person is passed over: it is
@@ -298,7 +298,7 @@ def _has_room_for(state: State, call: Call) -> bool:
 
 
 def _start_open_call(
-    state: State, call: Call, now: Micros, reserve: Reserve, may_start: MayStart
+    state: State, call: CallState, now: Micros, reserve: Reserve, may_start: MayStart
 ) -> tuple[Entry, ...]:
     """Return the entries that start an open call; () if it cannot start now."""
     if not is_startable(call) or (call.stage is CallStage.UNKNOWN and _needs_check(call)):
@@ -328,17 +328,17 @@ def _start_open_call(
     return _start_model(state, call, call.purpose, reserve)
 
 
-def is_startable(call: Call) -> bool:
+def is_startable(call: CallState) -> bool:
     """Tell whether the call is proposed or must be retried."""
     return call.must_retry or call.stage is CallStage.PROPOSED
 
 
-def _needs_check(call: Call) -> bool:
+def _needs_check(call: CallState) -> bool:
     return call.needs_settling and not call.error and call.traits.check
 
 
 def _start_model(
-    state: State, call: Call | None, purpose: CallPurpose, reserve: Reserve
+    state: State, call: CallState | None, purpose: CallPurpose, reserve: Reserve
 ) -> tuple[Entry, ...]:
     """Start a new model call, or repeat `call`; fail the run if it cannot be estimated."""
     if state.stop is None or not has_spend_cap(state.stop):
@@ -352,7 +352,7 @@ def _start_model(
 
 
 def _start_call(
-    state: State, call: Call | None, purpose: CallPurpose, reserved: Spend
+    state: State, call: CallState | None, purpose: CallPurpose, reserved: Spend
 ) -> tuple[Entry, ...]:
     """Start a call if the caps allow it, else return the entry of the cap.
 
@@ -403,7 +403,7 @@ def _seal_proposed_calls(state: State, hit: Stop) -> Iterator[Entry]:
 
 
 def _start_cleanup(
-    state: State, call: Call, action: CleanupAction, now: Micros, may_start: MayStart
+    state: State, call: CallState, action: CleanupAction, now: Micros, may_start: MayStart
 ) -> tuple[Entry, ...]:
     """Return the entry that starts an undo or a release; () if it must wait."""
     cleanup = call.get_cleanup(action)

@@ -1,8 +1,8 @@
 """The state of a run: the result of folding its journal.
 
-`State` holds everything that `decide` and the scheduler need to know about a run; `Call` is the
-most important part of it. Only `evolve` makes new states. A stored state (`codec.snapshot`) is
-a cache: the journal can rebuild it at any time.
+`State` holds everything that `decide` and the scheduler need to know about a run. `CallState`
+is the most important part of it. Only `evolve` makes new states. A stored state
+(`codec.snapshot`) is a cache: the journal can rebuild it at any time.
 
 All values are immutable. The parts that grow with the run (calls, asks, messages) are
 persistent vectors, shared between consecutive states and never copied. Other parts refer to a
@@ -98,7 +98,7 @@ class Cleanup(Value, kw_only=True):
         return self.stage in {"done", "gave_up"}
 
 
-class Call(Value, kw_only=True):
+class CallState(Value, kw_only=True):
     """One call of a model, a tool or a child run, over all its attempts.
 
     Every attempt has the same id and the same idempotency key. Four questions about a call
@@ -349,7 +349,7 @@ class State(Value, kw_only=True):
 
     # Numbers of calls. `in_flight` calls are running; `open` calls belong to the current step
     # and have not ended (some of them are in flight).
-    calls: Vector[Call] = field(default_factory=Vector)
+    calls: Vector[CallState] = field(default_factory=Vector)
     in_flight: tuple[int, ...] = ()
     open_calls: tuple[int, ...] = ()
     cleanup_calls: Vector[int] = field(
@@ -437,7 +437,7 @@ class State(Value, kw_only=True):
         last_ask = self.asks[-1].opened_seq if self.asks.size else SEQ_ZERO
         return max(self.last_control_seq, self.phase_since, last_ask)
 
-    def find_call(self, call: str) -> Call | None:
+    def find_call(self, call: str) -> CallState | None:
         """Return the call of that id, if there is one."""
         number = parse_call_number(call)
         return self.calls[number - 1] if 0 < number <= self.calls.size else None
@@ -447,7 +447,7 @@ class State(Value, kw_only=True):
         number = parse_ask_number(ask)
         return self.asks[number - 1] if 0 < number <= self.asks.size else None
 
-    def with_call(self, call: Call) -> "State":
+    def with_call(self, call: CallState) -> "State":
         """Return the state with `call` in place of the call of its number."""
         return replace(self, calls=self.calls.replace(call.number - 1, call))
 
@@ -486,7 +486,7 @@ class State(Value, kw_only=True):
         """The open asks that block the run."""
         return tuple(a for n in self.open_asks if (a := self.asks[n - 1]).blocking)
 
-    def is_waiting_for_person(self, call: Call) -> bool:
+    def is_waiting_for_person(self, call: CallState) -> bool:
         """Tell whether `call` cannot continue before a person decides."""
         if call.stage is CallStage.ASKING:
             return True
@@ -555,7 +555,7 @@ def get_child_ask_id(ask: Ask) -> str:
     return str(ask.data.get("ask", "")) if isinstance(ask.data, dict) else ""
 
 
-def find_asked_use(ask: Ask, call: Call) -> RequestedCall:
+def find_asked_use(ask: Ask, call: CallState) -> RequestedCall:
     """Return the call that `ask` is about: for an ask of a child run, the child's call.
 
     `call` is the call that the ask belongs to. The parent of a child run does not have the

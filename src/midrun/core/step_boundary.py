@@ -37,7 +37,7 @@ from midrun.core.entries import (
 from midrun.core.evolve.calls import hash_args
 from midrun.core.ids import AskId, FrameId, Micros, add_micros, make_ask_id
 from midrun.core.journaled_text import seal_call
-from midrun.core.state import Call, CallStage, PendingText, State
+from midrun.core.state import CallStage, CallState, PendingText, State
 from midrun.core.stops import Stop, completes_run, find_cap_name, find_met_stop
 from midrun.core.undo import is_undo_unsafe, list_remaining_cleanups
 from midrun.core.values import Phase, RequestedCall
@@ -148,7 +148,7 @@ def _ask_for_approval(use: RequestedCall) -> str:
     return f"Allow this call? {use.title}" if use.title else f"Let the agent call {use.tool}?"
 
 
-def needs_approval(state: State, call: Call, now: Micros) -> bool:
+def needs_approval(state: State, call: CallState, now: Micros) -> bool:
     """Tell whether the call needs an approval that is missing or has expired."""
     # A retry needs no new approval while the old one is valid. A redirect or an import voids
     # the approval of a call that has not started.
@@ -158,7 +158,7 @@ def needs_approval(state: State, call: Call, now: Micros) -> bool:
     return given is None or (given.expires is not None and given.expires <= now)
 
 
-def make_approval_ask(call: Call, ask_id: AskId, now: Micros) -> AskOpened:
+def make_approval_ask(call: CallState, ask_id: AskId, now: Micros) -> AskOpened:
     """Build the approval ask for `call`, bound to its arguments."""
     return AskOpened(
         ask=ask_id,

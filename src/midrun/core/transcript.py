@@ -19,7 +19,7 @@ import msgspec
 
 from midrun.core.ids import parse_call_number
 from midrun.core.journaled_text import WITHHELD_PREFIX, outcome_phrase, shorten_to_line
-from midrun.core.state import Call, CallStage, State
+from midrun.core.state import CallStage, CallState, State
 from midrun.core.values import CallResult, FileRef, Json, Message, Value
 
 CONDENSE_KEEP_MESSAGES: Final = 8
@@ -196,7 +196,7 @@ def make_turn(state: State, message: Message) -> Turn:
     )
 
 
-def _make_first_result(call: Call) -> CallResult:
+def _make_first_result(call: CallState) -> CallResult:
     """Return the call with the outcome that the agent knew first.
 
     The agent went on while a deferred call waited for its review. Its outcome comes later, as
@@ -210,7 +210,7 @@ def _make_first_result(call: Call) -> CallResult:
     return make_final_result(call)
 
 
-def make_final_result(call: Call) -> CallResult:
+def make_final_result(call: CallState) -> CallResult:
     """Return the call with its final outcome."""
     use = call.use
     if call.stage is CallStage.DONE:
@@ -225,7 +225,7 @@ def make_final_result(call: Call) -> CallResult:
     )
 
 
-def _explain_lost_result(call: Call) -> Json:
+def _explain_lost_result(call: CallState) -> Json:
     if call.error.startswith(WITHHELD_PREFIX):
         return f"done; its result is {call.error}"
     if not call.error.startswith("Cannot take the file"):
@@ -235,7 +235,7 @@ def _explain_lost_result(call: Call) -> Json:
     return f"done; {call.error}"
 
 
-def _explain_missing_result(call: Call) -> str:
+def _explain_missing_result(call: CallState) -> str:
     # The call waits with a frame, or for a person, while the model is called.
     if call.is_open:
         return HELD_CALL_TEXT
@@ -244,7 +244,7 @@ def _explain_missing_result(call: Call) -> str:
     return call.error or outcome_phrase(call)
 
 
-def _format_late_outcome(call: Call) -> str:
+def _format_late_outcome(call: CallState) -> str:
     """Return the message with the outcome of a deferred call."""
     made = make_final_result(call)
     said = made.problem or msgspec.json.encode(made.result).decode()

@@ -10,21 +10,21 @@ undone first, so an effect is undone before the effects that it was built on.
 
 from typing import Final
 
-from midrun.core.state import Call, CallStage, State
+from midrun.core.state import CallStage, CallState, State
 from midrun.core.values import CleanupAction
 
 GIVEN_UP_STAGES: Final = frozenset({CallStage.SEALED, CallStage.ABORTED, CallStage.UNKNOWN})
 
 
-def find_next_cleanup(state: State) -> tuple[Call, CleanupAction] | None:
+def find_next_cleanup(state: State) -> tuple[CallState, CleanupAction] | None:
     """Return the next call to undo or release, or None."""
     left = list_remaining_cleanups(state)
     return left[0] if left else None
 
 
-def list_remaining_cleanups(state: State) -> list[tuple[Call, CleanupAction]]:
+def list_remaining_cleanups(state: State) -> list[tuple[CallState, CleanupAction]]:
     """Return all calls that are still to be undone or released, in order."""
-    found: list[tuple[Call, CleanupAction]] = []
+    found: list[tuple[CallState, CleanupAction]] = []
     for number in state.cleanup_calls:
         call = state.calls[number - 1]
         if is_undo_due(state, call):
@@ -34,7 +34,7 @@ def list_remaining_cleanups(state: State) -> list[tuple[Call, CleanupAction]]:
     return sorted(found, key=lambda item: -item[0].closed_seq)
 
 
-def is_undo_due(state: State, call: Call) -> bool:
+def is_undo_due(state: State, call: CallState) -> bool:
     """Tell whether this run's cancel includes `call` and its undo is not over."""
     if state.cancel_request is None or not call.traits.undo or call.undo.is_finished:
         return False
@@ -51,7 +51,7 @@ def is_undo_due(state: State, call: Call) -> bool:
     )
 
 
-def _has_ended_before_cancel(call: Call) -> bool:
+def _has_ended_before_cancel(call: CallState) -> bool:
     """Tell whether a child run had ended before the cancel came.
 
     Its effects are in place, and an undo of the call takes them back. A child that had not
@@ -61,7 +61,7 @@ def _has_ended_before_cancel(call: Call) -> bool:
     return call.stage is CallStage.DONE or ended
 
 
-def is_release_due(call: Call) -> bool:
+def is_release_due(call: CallState) -> bool:
     """Tell whether `call` may hold a resource whose release is not over.
 
     A child run counts as a resource of its parent until it has ended. To release it is to
@@ -74,7 +74,7 @@ def is_release_due(call: Call) -> bool:
     return call.traits.release and call.may_have_effect
 
 
-def is_undo_unsafe(call: Call, action: CleanupAction) -> bool:
+def is_undo_unsafe(call: CallState, action: CleanupAction) -> bool:
     """Tell whether the undo is unsafe: it needs to know that the call happened.
 
     A tool declares with `undo_unknown=False` that its undo must not run for a call that may
@@ -85,19 +85,19 @@ def is_undo_unsafe(call: Call, action: CleanupAction) -> bool:
     return call.stage is not CallStage.DONE  # only a finished call is known to have happened
 
 
-def is_child_ended(call: Call) -> bool:
+def is_child_ended(call: CallState) -> bool:
     """Tell whether the parent has journaled that it ended the child run of `call`."""
     return "done" in {call.release.stage, call.undo.stage}
 
 
-def find_orphaned_child(state: State) -> Call | None:
+def find_orphaned_child(state: State) -> CallState | None:
     """Return the call of a child run that was given up and still has to be ended, or None.
 
     A redirect, for example, seals the call of a child, but the child run would go on working
     for the old plan. A child that has failed does not go on by itself and is left alone. The
     child whose call closed last is ended first, as in every cleanup.
     """
-    last: Call | None = None
+    last: CallState | None = None
     if not state.cleanup_calls.size:
         return None
     for number in state.cleanup_calls:

@@ -37,7 +37,7 @@ from midrun.core.placeholders import check_hidden
 from midrun.core.run_head import build_head
 from midrun.core.state import (
     Ask,
-    Call,
+    CallState,
     PauseState,
     State,
     find_asked_use,
@@ -248,7 +248,7 @@ def _mirror_ask(child: State, in_flight: InFlightCall, state: State) -> AskPerso
     )
 
 
-def _describe_hidden(ask: Ask, call: Call) -> dict[str, Json]:
+def _describe_hidden(ask: Ask, call: CallState) -> dict[str, Json]:
     """Return the data about hidden arguments in a child's ask, for the parent's ask."""
     words, approvable = check_hidden(ask, call.use)
     inner = ask.data if ask.ask_kind == "child" and isinstance(ask.data, dict) else {}

@@ -85,7 +85,7 @@ from midrun.core.scheduler import (
     EvaluateStopCondition,
     RunProgram,
 )
-from midrun.core.state import Call, CallStage, State
+from midrun.core.state import CallStage, CallState, State
 from midrun.core.values import Json, OperationKind, Phase, PlanItem
 from midrun.driver.child_runs import run_child, send_control
 from midrun.driver.context import DriverContext
@@ -331,7 +331,7 @@ class CallDispatcher:
             return None
         return partial(self._program.open_stream, in_flight.call, state)
 
-    def _find_owner(self, call: Call) -> Agent:
+    def _find_owner(self, call: CallState) -> Agent:
         """Return the agent that spoke when the call was requested.
 
         If this version of the family lacks it, an agent without tools stands in for it: the
@@ -342,14 +342,14 @@ class CallDispatcher:
         owner = self._agent.family.get(call.agent)
         return owner or Agent(call.agent, model=self._agent.model, grace=self._agent.grace)
 
-    def _make_agent_missing(self, call: Call) -> CallFailed:
+    def _make_agent_missing(self, call: CallState) -> CallFailed:
         error = (
             f"The agent {call.agent} is not among the handoffs of {self._agent.name} any more. "
             "Add it again, then resume the run."
         )
         return CallFailed(call=call.id, error=error, code="agent_missing")
 
-    def _find_tool(self, call: Call) -> Tool | None:
+    def _find_tool(self, call: CallState) -> Tool | None:
         """Return the tool of a call: of the hosted program that waits for it, or declared."""
         own = self._program.get_tool(call) if self._program is not None else None
         return own or self._find_owner(call).find_tool(call.use.tool)

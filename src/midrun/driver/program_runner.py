@@ -46,7 +46,7 @@ from midrun.core.entries import AnswerGiven
 from midrun.core.evolve.lifecycle import run_started
 from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.core.retries import find_failure
-from midrun.core.state import Call, CallStage, State
+from midrun.core.state import CallStage, CallState, State
 from midrun.core.transcript import Turn, make_final_result, make_turn
 from midrun.core.values import CallResult, Json, Phase, RequestedCall
 from midrun.driver.context import DriverContext
@@ -129,7 +129,7 @@ class ProgramRunner:
         """Whether code of the program may run; the run must not come to rest meanwhile."""
         return self._code is not None
 
-    def is_attached(self, call: Call) -> bool:
+    def is_attached(self, call: CallState) -> bool:
         """Tell whether the program waits for `call`, so that it can be made."""
         if not call.use.position:
             return True  # of a person who has taken over
@@ -175,17 +175,17 @@ class ProgramRunner:
         if self._code is not None and self._code.stopping_since is None:
             self._code.stop()
 
-    def get_tool(self, call: Call) -> Tool | None:
+    def get_tool(self, call: CallState) -> Tool | None:
         """Return the tool of the waiting program that makes `call`; None if it is gone."""
         waiting = self._find_waiting(call)
         return None if waiting is None else waiting.tool
 
-    def get_context(self, call: Call) -> contextvars.Context | None:
+    def get_context(self, call: CallState) -> contextvars.Context | None:
         """Return the context variables of the code that waits for `call`."""
         waiting = self._find_waiting(call)
         return None if waiting is None else waiting.caller_context
 
-    def _find_waiting(self, call: Call) -> _WaitingCall | None:
+    def _find_waiting(self, call: CallState) -> _WaitingCall | None:
         waiting = self._waiting.get(call.use.position)
         if waiting is None:
             return None
@@ -193,7 +193,7 @@ class ProgramRunner:
         return waiting if is_same else None
 
     def open_stream(
-        self, call: Call, state: State
+        self, call: CallState, state: State
     ) -> AbstractAsyncContextManager[AsyncIterator[Piece | Finished]]:
         """Open the stream of a model call that the program waits for."""
         waiting = self._find_waiting(call)
@@ -352,7 +352,7 @@ class ProgramRunner:
         call = await self._make_call(_WaitingCall(use, tool, None))
         return make_final_result(self._context.secret_registry.restore_call(self.run_id, call))
 
-    async def _make_call(self, waiting: _WaitingCall) -> Call:
+    async def _make_call(self, waiting: _WaitingCall) -> CallState:
         position = waiting.use.position
         proposal = ProposeCall(epoch=self._state.epoch, use=waiting.use)
         secrets = self._context.secret_registry
@@ -380,7 +380,7 @@ class ProgramRunner:
             if self._waiting.get(position) is waiting:
                 del self._waiting[position]
 
-    def _find_ended_call(self, proposal: ProposeCall) -> Call | None:
+    def _find_ended_call(self, proposal: ProposeCall) -> CallState | None:
         """Return the call of `proposal` if it has ended; propose it if it is missing."""
         if self._has_departed:
             return None  # it is being stopped
@@ -398,12 +398,12 @@ class ProgramRunner:
             return None
         return call
 
-    def _find_call(self, position: str) -> Call | None:
+    def _find_call(self, position: str) -> CallState | None:
         """Return the newest call at `position`."""
         numbers = self._numbers.get(position)
         return None if numbers is None else self._state.calls[numbers[-1] - 1]
 
-    def list_calls(self) -> tuple[Call, ...]:
+    def list_calls(self) -> tuple[CallState, ...]:
         """Return the calls of the program that the journal has, oldest first."""
         restore = self._context.secret_registry.restore_call
         calls = self._state.calls
@@ -479,14 +479,14 @@ class ProgramRunner:
             self._proposed.add(proposal.use.position)
             self._submit(proposal)
 
-    def _lacks_reply(self, call: Call) -> bool:
+    def _lacks_reply(self, call: CallState) -> bool:
         """Tell whether an ended model call has no reply that the program can continue with."""
         if call.stage is not CallStage.DONE:
             return True  # stopped, failed or sealed; its partial text is added to the prompt
         is_newest = call.number == len(self._state.calls)
         return is_newest and self._has_unread_words(self._state)
 
-    def _is_repeated(self, call: Call, use: RequestedCall) -> bool:
+    def _is_repeated(self, call: CallState, use: RequestedCall) -> bool:
         """Tell whether the program has proposed `call` with the content of `use`."""
         if (call.use.kind, call.use.tool) != (use.kind, use.tool):
             return False
@@ -494,7 +494,7 @@ class ProgramRunner:
             return _get_identity(call.use.args) == _get_identity(use.args)
         return self._get_proposed_args(call) == use.args
 
-    def _departs(self, call: Call, use: RequestedCall) -> bool:
+    def _departs(self, call: CallState, use: RequestedCall) -> bool:
         if (call.use.kind, call.use.tool) != (use.kind, use.tool):
             return True
         # A host that makes an open call itself has the arguments that were approved.
@@ -502,12 +502,12 @@ class ProgramRunner:
             return False
         return not self._has_lost_args(call)
 
-    def _has_lost_args(self, call: Call) -> bool:
+    def _has_lost_args(self, call: CallState) -> bool:
         # Redacted arguments have placeholders, which differ between processes.
         lost = self._context.secret_registry.has_lost_secrets
         return lost(self.run_id, self._get_proposed_args(call))
 
-    def _get_proposed_args(self, call: Call) -> Json:
+    def _get_proposed_args(self, call: CallState) -> Json:
         """Return the arguments of a tool call as the program proposed them.
 
         A person who approves the call may change them. The first ask has the original ones;
@@ -517,10 +517,10 @@ class ProgramRunner:
         first = next(asks, None)
         return call.use.args if first is None else first.data
 
-    def _fail_departed(self, call: Call, use: RequestedCall) -> None:
+    def _fail_departed(self, call: CallState, use: RequestedCall) -> None:
         self._fail(call, f"calls {describe_use(use)}")
 
-    def _fail(self, call: Call, action: str) -> None:
+    def _fail(self, call: CallState, action: str) -> None:
         error = (
             f"Cannot continue the program: at position {call.use.position} the journal has "
             f"{describe_use(call.use)}, but the program now {action}. The code between the "
@@ -548,7 +548,7 @@ class ProgramRunner:
             make_turn(state, state.messages[index]) for index in sorted({*own_texts, *words})
         )
 
-    def _count_read_messages(self, state: State, call: Call) -> int:
+    def _count_read_messages(self, state: State, call: CallState) -> int:
         """Return how many messages the program has read that is about to make `call`.
 
         A call in the same branch, or in one around or inside it, has given them to the program
@@ -602,7 +602,7 @@ def _get_identity(facts: Json) -> Json:
     return facts.get("digest", facts) if isinstance(facts, dict) else facts
 
 
-def _has_overlap(calls: list[Call]) -> bool:
+def _has_overlap(calls: list[CallState]) -> bool:
     """Tell whether a model call was started before the one before it had its reply."""
     models = [call for call in calls if call.call_kind == "model"]
     return any(

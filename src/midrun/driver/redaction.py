@@ -56,7 +56,7 @@ from midrun.core.entries import CallDone, RunStarted
 from midrun.core.ids import CallId, RunId
 from midrun.core.lru import LruDict
 from midrun.core.placeholders import PLACEHOLDER, PLACEHOLDER_PREFIX, is_declared, join_path
-from midrun.core.state import Call, State
+from midrun.core.state import CallState, State
 from midrun.core.values import Json, Message, Reply, RequestedCall
 from midrun.driver.delta import Delta
 from midrun.driver.sanitize import run_in_slices
@@ -107,7 +107,7 @@ class SecretRegistry:
             self._runs.put(run, found)
         return found
 
-    def restore_call(self, run: RunId, call: Call) -> Call:
+    def restore_call(self, run: RunId, call: CallState) -> CallState:
         """Return `call` with its secrets in arguments, progress, result and answer.
 
         The call of a child run stays redacted: its task goes into the child's journal.

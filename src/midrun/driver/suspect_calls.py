@@ -22,7 +22,7 @@ import anyio
 from midrun.core.ids import CallId, RunId
 from midrun.core.retries import WORKER_DEATHS_MAX
 from midrun.core.scheduler import CheckCall, DriverEffect
-from midrun.core.state import Call, State
+from midrun.core.state import CallState, State
 from midrun.core.values import OperationKind
 from midrun.driver.notifications import Wakeup
 
@@ -30,7 +30,7 @@ SUSPECT_TRIAL_S: Final = 15.0
 """Seconds after which a running suspect does not hold the others up any more."""
 
 
-def is_suspect(call: Call | None) -> bool:
+def is_suspect(call: CallState | None) -> bool:
     """Tell whether one more death of a worker would fail the run of `call`."""
     return call is not None and call.worker_deaths == WORKER_DEATHS_MAX - 1
 

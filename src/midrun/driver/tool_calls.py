@@ -46,7 +46,7 @@ from midrun.core.retries import (
     TOOL_NOT_IMPORTABLE_CODE,
     compute_retry_at,
 )
-from midrun.core.state import Call, CallStage, State
+from midrun.core.state import CallStage, CallState, State
 from midrun.core.values import Json
 from midrun.driver import child_runs
 from midrun.driver.context import DriverContext
@@ -266,7 +266,7 @@ def _mark_retry(outcome: ToolOutcome, end: Raised) -> ToolOutcome:
     return replace(outcome, error=end.message, code=MODEL_RETRY_CODE)
 
 
-def _make_outcome(call: Call, in_flight: InFlightCall, end: FunctionEnd) -> ToolOutcome:
+def _make_outcome(call: CallState, in_flight: InFlightCall, end: FunctionEnd) -> ToolOutcome:
     match end:
         case Returned(value=value, problem=problem, shown=shown):
             result = shown if problem else value
@@ -294,7 +294,9 @@ def _make_outcome(call: Call, in_flight: InFlightCall, end: FunctionEnd) -> Tool
             assert_never(end)
 
 
-def _make_uncertain_outcome(call: Call, error: str) -> CallFailed | CallAborted | CallUnknown:
+def _make_uncertain_outcome(
+    call: CallState, error: str
+) -> CallFailed | CallAborted | CallUnknown:
     """Return the outcome of a call that ended by itself and may have taken effect.
 
     A call that is safe to repeat is not repeated automatically: it may end like this every
@@ -307,7 +309,7 @@ def _make_uncertain_outcome(call: Call, error: str) -> CallFailed | CallAborted 
     return CallFailed(call=call.id, error=error)
 
 
-def _make_timeout_outcome(call: Call, tool: Tool) -> CallFailed | CallAborted:
+def _make_timeout_outcome(call: CallState, tool: Tool) -> CallFailed | CallAborted:
     """Return the outcome of a call that timed out; it is not repeated automatically."""
     if call.safe_to_repeat and not call.needs_cleanup:
         seconds = tool.timeout.total_seconds() if tool.timeout else 0.0
@@ -315,7 +317,9 @@ def _make_timeout_outcome(call: Call, tool: Tool) -> CallFailed | CallAborted:
     return CallAborted(call=call.id, final=True)
 
 
-def _make_unstopped_outcome(call: Call, tool: Tool) -> CallFailed | CallAborted | CallUnknown:
+def _make_unstopped_outcome(
+    call: CallState, tool: Tool
+) -> CallFailed | CallAborted | CallUnknown:
     """Return the outcome of a call that timed out and does not stop: it may still act."""
     if call.safe_to_repeat:
         return _make_timeout_outcome(call, tool)
@@ -419,7 +423,7 @@ async def _run_hook(
     return await execution.run_hook(function, *hook_args)
 
 
-def _get_result(call: Call) -> Json:
+def _get_result(call: CallState) -> Json:
     """Return the result of a call that is done; None for any other."""
     return call.result if call.stage is CallStage.DONE else None
 

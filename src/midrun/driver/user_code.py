@@ -37,7 +37,7 @@ from midrun.agents.tool import Tool
 from midrun.codec.safe_repr import safe_str
 from midrun.core.driver_inputs import DriverInput
 from midrun.core.scheduler import ControlChild
-from midrun.core.state import Call
+from midrun.core.state import CallState
 from midrun.core.values import CleanupAction, Json, OperationKind
 from midrun.driver.subprocess.protocol import QuestionAsked, Raised
 from midrun.driver.subprocess.zygote_client import refuse_file
@@ -102,7 +102,7 @@ class InFlightCall:
 
     def __init__(
         self,
-        call: Call,
+        call: CallState,
         save: Callable[[Json], Coroutine[object, None, None]],
         operation: OperationKind = "call",
         attempt: int = 0,

@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from midrun.core import entries as e
 from midrun.core.ids import MICROS_PER_SECOND, AskId, CallId, Micros, Seq
-from midrun.core.state import Call
+from midrun.core.state import CallState
 from midrun.core.values import Spend
 from midrun.followers import metric_definitions as m
 
-FindCall = Callable[[CallId], Call | None]
+FindCall = Callable[[CallId], CallState | None]
 
 CALL_OUTCOMES: Final[dict[type[e.Entry], str]] = {
     e.CallDone: "done",

@@ -28,7 +28,7 @@ from anyio.abc import TaskGroup
 
 from midrun.agents.program import ProgramCalls, describe_use
 from midrun.agents.tool import Tool
-from midrun.core.state import Call, CallStage
+from midrun.core.state import CallStage, CallState
 from midrun.core.transcript import Turn, make_final_result
 from midrun.core.values import CallResult, Json, RequestedCall
 from midrun.errors import ProcessFailed
@@ -261,7 +261,7 @@ class GatewayCalls:
         made = [call for call in self._journaled if call.call_kind != "model"]
         results: dict[str, CallResult] = {}
 
-        async def adopt(call: Call) -> None:
+        async def adopt(call: CallState) -> None:
             tool, args = self._tools.get(call.use.tool), call.use.args
             if call.is_open and tool is not None and isinstance(args, dict):
                 position = self._take(call.use.position)
@@ -292,7 +292,7 @@ class GatewayCalls:
             raise ProcessFailed("the process", SESSION_LOST_TEXT)
 
 
-def _is_awaited(call: Call) -> bool:
+def _is_awaited(call: CallState) -> bool:
     """Tell whether a process must make `call` again before it can make a new one."""
     return call.call_kind != "model" or call.stage is CallStage.DONE or call.is_open
 

@@ -26,7 +26,7 @@ from midrun.core.evolve import apply_entries
 from midrun.core.files import iter_file_refs
 from midrun.core.ids import RunId, Seq, parse_call_number
 from midrun.core.run_head import build_head
-from midrun.core.state import Ask, Call, State, iter_child_ids
+from midrun.core.state import Ask, CallState, State, iter_child_ids
 from midrun.core.step_boundary import make_approval_ask
 from midrun.core.transitions import list_possible_controls
 from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Actor, Json, Phase, Traits
@@ -179,7 +179,7 @@ def check_approval_rules(agent: Agent, state: State) -> None:
             raise CheckpointRefused("agent_mismatch", problem)
 
 
-def _find_declared_traits(agent: Agent, call: Call) -> Traits:
+def _find_declared_traits(agent: Agent, call: CallState) -> Traits:
     """Return the traits that the agent's tool declares for `call`; the default without one."""
     tool, args = agent.find_tool(call.use.tool), call.use.args
     if tool is None or not isinstance(args, dict):

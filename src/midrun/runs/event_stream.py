@@ -16,7 +16,7 @@ from midrun.core import entries as e
 from midrun.core.evolve import evolve
 from midrun.core.evolve.calls import get_call
 from midrun.core.ids import CallId, Micros, RunId, Seq
-from midrun.core.state import Call, State, find_asked_use
+from midrun.core.state import CallState, State, find_asked_use
 from midrun.core.values import Phase
 from midrun.driver.delta import Delta
 from midrun.runs.values import FeedEntry, FeedItem
@@ -246,7 +246,7 @@ def _make_call_finished(
     )
 
 
-def _find_prefix(state: State, call: Call) -> str:
+def _find_prefix(state: State, call: CallState) -> str:
     """Return the text that the run puts before a reply, such as "Back to …", or ""."""
     return state.reply_prefix if call.seen_seq >= state.reply_prefix_seq else ""
 

@@ -16,7 +16,7 @@ from midrun.agents.builtin_tools import PLAN_TOOL, apply_plan_call
 from midrun.agents.signature import BadArguments
 from midrun.core.ids import CallId, Micros, make_child_id
 from midrun.core.journaled_text import find_current_item
-from midrun.core.state import Call, CallStage, State
+from midrun.core.state import CallStage, CallState, State
 from midrun.core.transcript import HELD_PREFIX, HELD_SUFFIX
 from midrun.core.values import CallKind, FileRef, Json, Message, Phase, PlanItem, Value
 from midrun.runs.values import PlanRow, StepStyle
@@ -78,7 +78,7 @@ def make_plan_rows(state: State) -> tuple[PlanRow, ...]:
         return ()
     current_item = find_current_item(state.plan)
     # By the text of the item: an item keeps its text, but not its number, in a revised plan.
-    calls_by_item: dict[str, list[Call]] = {}
+    calls_by_item: dict[str, list[CallState]] = {}
     for message, item_text in _pair_messages_with_items(state):
         calls_by_item.setdefault(item_text, []).extend(_find_calls(state, message))
     plan_rows: list[PlanRow] = []
@@ -95,7 +95,7 @@ def make_plan_rows(state: State) -> tuple[PlanRow, ...]:
 
 
 def _choose_item_style(
-    state: State, item: PlanItem, calls: list[Call], *, is_current: bool
+    state: State, item: PlanItem, calls: list[CallState], *, is_current: bool
 ) -> StepStyle:
     # First, because the plan still marks an item as done after its calls were undone.
     if any(call.undo.stage == "done" for call in calls):
@@ -235,7 +235,7 @@ def _pair_messages_with_items(state: State) -> Iterator[tuple[Message, str]]:
         yield message, "" if item is None else item.text
 
 
-def _find_calls(state: State, message: Message) -> list[Call]:
+def _find_calls(state: State, message: Message) -> list[CallState]:
     # A message of kind "outcome" reports on calls; it did not ask for them.
     calls = (state.find_call(id_) for id_ in message.calls if message.kind != "outcome")
     return [call for call in calls if call is not None]
@@ -248,7 +248,7 @@ def _apply_plan_args(plan: tuple[PlanItem, ...], args: Json) -> tuple[PlanItem, 
         return plan  # the call was refused, or its arguments are of another version
 
 
-def _make_call_line(state: State, call: Call) -> CallLine:
+def _make_call_line(state: State, call: CallState) -> CallLine:
     return CallLine(
         id=call.id,
         kind=call.call_kind,
@@ -267,7 +267,7 @@ def _make_call_line(state: State, call: Call) -> CallLine:
     )
 
 
-def _choose_call_style(state: State, call: Call) -> StepStyle:
+def _choose_call_style(state: State, call: CallState) -> StepStyle:
     if call.undo.stage == "done":
         return "undone"
     if state.is_waiting_for_person(call):

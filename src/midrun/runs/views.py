@@ -18,7 +18,7 @@ from midrun.core.journaled_text import (
     outcome_phrase,
     shorten_to_line,
 )
-from midrun.core.state import Call, CallStage, State
+from midrun.core.state import CallStage, CallState, State
 from midrun.core.stops import Meter, measure_caps
 from midrun.core.transitions import list_possible_controls
 from midrun.core.values import DRIVABLE_PHASES, Phase
@@ -293,7 +293,7 @@ def _list_effects(state: State, max_effects: int | None) -> tuple[EffectView, ..
     )
 
 
-def _describe_outcome(call: Call) -> str:
+def _describe_outcome(call: CallState) -> str:
     return (
         ""
         if call.stage in {CallStage.DONE, CallStage.STARTED, CallStage.ASKING}

@@ -22,7 +22,7 @@ from midrun.core.journaled_text import (
     get_topic_plan,
     shorten_to_line,
 )
-from midrun.core.state import Call, CallStage, State
+from midrun.core.state import CallStage, CallState, State
 from midrun.core.stops import measure_caps
 from midrun.core.transitions import list_phase_controls
 from midrun.core.undo import is_undo_due, is_undo_unsafe, list_remaining_cleanups
@@ -184,7 +184,7 @@ def _describe_stop(state: State) -> str:
     return "Stops now." if calls else "Stops before the next call."
 
 
-def is_stoppable(call: Call) -> bool:
+def is_stoppable(call: CallState) -> bool:
     """Tell whether a pause without `now` stops `call` instead of letting it finish."""
     return call.call_kind == "model" or (call.call_kind == "tool" and call.progress is not None)
 
@@ -205,7 +205,7 @@ def _describe_resume(state: State) -> str:
     return said.strip()
 
 
-def _list_stopped_calls(state: State) -> list[Call]:
+def _list_stopped_calls(state: State) -> list[CallState]:
     """Return the tool calls that were stopped midway and would be retried."""
     parked = (number for frame in state.frames for number in frame.parked_calls)
     calls = (state.calls[number - 1] for number in (*state.open_calls, *parked))
@@ -224,11 +224,11 @@ def _format_next_item(state: State) -> str:
     return f"“{format_goal(state)}”" if state.frames else "the next turn"
 
 
-def _format_tool(call: Call) -> str:
+def _format_tool(call: CallState) -> str:
     return call.use.label or "the model"
 
 
-def _join_tools(calls: list[Call]) -> str:
+def _join_tools(calls: list[CallState]) -> str:
     return ", ".join(_format_tool(call) for call in calls)
 
 
@@ -304,12 +304,12 @@ def _build_cancel_button(state: State) -> Button:
     )
 
 
-def _exclude_children(calls: list[Call]) -> list[Call]:
+def _exclude_children(calls: list[CallState]) -> list[CallState]:
     """Return the calls without child runs: only a child's journal knows its own calls."""
     return [call for call in calls if call.call_kind != "child"]
 
 
-def _format_calls(calls: list[Call], child_format: str = "{}") -> tuple[str, ...]:
+def _format_calls(calls: list[CallState], child_format: str = "{}") -> tuple[str, ...]:
     """Format the newest calls of a list; the report has all of them."""
     told = [
         child_format.format(_format_tool(call))
@@ -322,7 +322,7 @@ def _format_calls(calls: list[Call], child_format: str = "{}") -> tuple[str, ...
 
 
 CancelGroup = Literal["undo", "never", "unsure", "release"]
-CallsByGroup: TypeAlias = dict[CancelGroup, list[Call]]
+CallsByGroup: TypeAlias = dict[CancelGroup, list[CallState]]
 
 
 def _describe_cancel(state: State, groups: CallsByGroup) -> str:
@@ -352,7 +352,7 @@ def _describe_cancel(state: State, groups: CallsByGroup) -> str:
     return ", ".join(said) + ". Partial work is saved."
 
 
-def _describe_undo(calls: list[Call]) -> str:
+def _describe_undo(calls: list[CallState]) -> str:
     """Describe the calls that can be undone: calls by number, child runs by name."""
     own = _exclude_children(calls)
     children = [call for call in calls if call.call_kind == "child"]
@@ -394,7 +394,7 @@ def _group_calls(state: State) -> CallsByGroup:
     return found
 
 
-def _find_cancel_group(cancelled_state: State, call: Call) -> CancelGroup:
+def _find_cancel_group(cancelled_state: State, call: CallState) -> CancelGroup:
     """Return the group of `call` under a hypothetical cancel with undo="all"."""
     # `is_undo_due` knows only calls that have ended. A call in flight would join the undo set
     # when the cancel comes.
@@ -407,17 +407,17 @@ def _find_cancel_group(cancelled_state: State, call: Call) -> CancelGroup:
     return "unsure" if call.may_have_happened or call.stage is CallStage.UNKNOWN else "never"
 
 
-def is_undoable_in_flight(call: Call) -> bool:
+def is_undoable_in_flight(call: CallState) -> bool:
     """Tell whether `call` is in flight and has an undo."""
     return call.traits.undo and call.stage is CallStage.STARTED and not call.undo.is_finished
 
 
-def has_effect(call: Call) -> bool:
+def has_effect(call: CallState) -> bool:
     """Tell whether `call` has, or may have, an effect outside the run."""
     changed = call.may_have_effect or call.stage is CallStage.STARTED
     return call.call_kind != "model" and changed and call.traits.effect is not Effect.READ
 
 
-def _format_call(call: Call) -> str:
+def _format_call(call: CallState) -> str:
     """Return the title of a call."""
     return format_title(call.use)

@@ -17,7 +17,7 @@ from midrun.core.journaled_text import (
     format_position,
 )
 from midrun.core.retries import find_failure
-from midrun.core.state import Call, PendingText, State
+from midrun.core.state import CallState, PendingText, State
 from midrun.core.values import CleanupAction, Effect, Json, Phase, PlanItem, Reply
 from midrun.text.phrases import (
     AGENT_SUBJECT,
@@ -132,7 +132,7 @@ def _format_result(result: Json) -> str:
     return f"returned {quote_value(result, RESULT_MAX_CHARS)}"
 
 
-def _format_reply(call: Call, reply: Reply) -> str:
+def _format_reply(call: CallState, reply: Reply) -> str:
     if call.purpose == "condense":
         return "finished the summary"
     uses = _count_tools(use.tool for use in reply.uses if not use.refused)

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from midrun.core.entries import RequestEntry
 from midrun.core.evolve.calls import get_call
 from midrun.core.ids import MICROS_PER_SECOND, Micros, make_child_id
-from midrun.core.state import Call, State
+from midrun.core.state import CallState, State
 from midrun.core.values import Actor, FileRef, Json, RequestedCall, Value
 
 RUN_SUBJECT: Final = "the run"
@@ -324,7 +324,7 @@ def format_call(state: State, call_id: str) -> str:
     return f"{_format_tool_in_step(state, call)}{_format_step_suffix(state, call)}"
 
 
-def _format_tool_in_step(state: State, call: Call) -> str:
+def _format_tool_in_step(state: State, call: CallState) -> str:
     if call.use.title:
         return flatten(call.use.title)
     # A hosted agent has no steps: its calls come one by one. Number them over the whole run.
@@ -338,11 +338,11 @@ def _format_tool_in_step(state: State, call: Call) -> str:
     return f"{call.use.tool} #{alike.index(call.number) + 1}"
 
 
-def _format_step_suffix(state: State, call: Call) -> str:
+def _format_step_suffix(state: State, call: CallState) -> str:
     return f" of turn {call.step}" if 0 < call.step < state.meter.steps else ""
 
 
-def _iter_calls_of_step(state: State, call: Call) -> Iterable[Call]:
+def _iter_calls_of_step(state: State, call: CallState) -> Iterable[CallState]:
     """Yield the tool calls of the same step: they have consecutive numbers."""
     # A model call separates the steps, so the calls of a step are neighbours. Walk back to the
     # first and then forward, instead of scanning all calls of the run.
@@ -355,11 +355,11 @@ def _iter_calls_of_step(state: State, call: Call) -> Iterable[Call]:
         yield one
 
 
-def _is_in_step(other: Call, call: Call) -> bool:
+def _is_in_step(other: CallState, call: CallState) -> bool:
     return other.step == call.step and other.call_kind != "model"
 
 
-def format_caller(call: Call, state: State) -> str:
+def format_caller(call: CallState, state: State) -> str:
     """Return the subject of a call: the agent, or the person who has taken over."""
     return (
         format_actor(state.taken_over_by)
@@ -378,12 +378,12 @@ def format_agent(state: State, name: str) -> str:
     return f"{AGENT_SUBJECT} {name or state.run_started.agent}"
 
 
-def format_child_run(state: State, call: Call) -> str:
+def format_child_run(state: State, call: CallState) -> str:
     """Return the child run of a call: "child run_1"."""
     return f"child {format_run(make_child_id(state.run, call.id))}"
 
 
-def format_child_call(state: State, call: Call) -> str:
+def format_child_call(state: State, call: CallState) -> str:
     """Return the name of a child call with its run: "aide (child run_1)"."""
     return f"{format_call(state, call.id)} ({format_child_run(state, call)})"
 

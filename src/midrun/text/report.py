@@ -15,7 +15,7 @@ import msgspec
 from midrun.core.evolve.asks import CLOSE_REASON_TEXTS
 from midrun.core.ids import CallId, Micros, make_child_id
 from midrun.core.journaled_text import format_actor_name, outcome_phrase, shorten_to_line
-from midrun.core.state import Call, CallStage, State
+from midrun.core.state import CallStage, CallState, State
 from midrun.core.values import Effect, Json, Phase, Value
 from midrun.text.titles import format_title
 
@@ -224,7 +224,7 @@ def _find_partial_work(state: State) -> str:
     return state.output if said.strip() else ""
 
 
-def _find_list_name(call: Call) -> str | None:
+def _find_list_name(call: CallState) -> str | None:
     """Return the name of the list for `call`; None for a read-only call.
 
     The state of the undo takes precedence over the outcome of the call.
@@ -263,7 +263,7 @@ def _find_unanswered_notes(state: State) -> dict[str, str]:
     }
 
 
-def _find_note(call: Call, list_name: str) -> str:
+def _find_note(call: CallState, list_name: str) -> str:
     """Return a note that is more precise than the journaled reason, or ""."""
     if list_name == "undone" and call.call_kind == "child":
         return "the effects of this child run; its own report lists them"
@@ -277,7 +277,7 @@ def _find_note(call: Call, list_name: str) -> str:
     return call.error.removeprefix(f"{outcome_phrase(call)}: ")
 
 
-def _make_reported_call(state: State, call: Call, note: str = "") -> ReportedCall:
+def _make_reported_call(state: State, call: CallState, note: str = "") -> ReportedCall:
     args = "" if call.use.args is None else msgspec.json.encode(call.use.args).decode()
     begun = call.call_kind == "child" and call.attempt > 0
     return ReportedCall(

@@ -128,7 +128,7 @@ ASK_MUTANTS = (
     ),
     Mutant(
         name="four_eyes_exclude_the_starter_only",
-        seed=819,
+        seed=955,
         description="an actor who steered the run to a call approves it under four eyes",
         plant=lambda: replace_attribute(evolve_calls, "add_name", lambda names, _: names[:1]),
         rules=("I25",),

@@ -17,7 +17,7 @@ from midrun.core.entries import (
 from midrun.core.evolve import calls as evolve_calls
 from midrun.core.ids import Micros, Seq
 from midrun.core.session import Session
-from midrun.core.state import Call, State
+from midrun.core.state import CallState, State
 from midrun.core.stops import Meter, has_spend_cap
 from midrun.core.transitions import Input, Verdict
 from midrun.core.values import Phase, Spend
@@ -143,7 +143,7 @@ def _ignore_reserve(old: AdvanceFunction) -> AdvanceFunction:
     return advance_wrongly
 
 
-def _meter_without_reserve(meter: Meter, call: Call, _: int) -> Meter:
+def _meter_without_reserve(meter: Meter, call: CallState, _: int) -> Meter:
     steps = meter.steps + (call.call_kind == "model")
     return replace(meter, steps=steps)
 
@@ -156,11 +156,11 @@ def _forget_unknown_attempt(before: State, after: State, entry: Entry) -> State:
     return after.with_call(replace(call, may_have_happened=False))
 
 
-def _can_settle_any_attempt(state: State, call: Call, attempt: int) -> bool:
+def _can_settle_any_attempt(state: State, call: CallState, attempt: int) -> bool:
     return state.phase is not Phase.COMPLETED and attempt > 0 and call.stage == "unknown"
 
 
-def _needs_approval_at_zero(state: State, call: Call, _: Micros) -> bool:
+def _needs_approval_at_zero(state: State, call: CallState, _: Micros) -> bool:
     return _NEEDS_APPROVAL(state, call, Micros(0))
 
 
@@ -201,7 +201,7 @@ CALL_START_MUTANTS = (
     Mutant(
         name="unknown_call_is_repeated",
         description="a call that may have happened is repeated, whatever its effect class",
-        plant=lambda: replace_attribute(Call, "safe_to_repeat", property(lambda _: True)),
+        plant=lambda: replace_attribute(CallState, "safe_to_repeat", property(lambda _: True)),
     ),
     Mutant(
         name="new_lease_keeps_old_calls",

@@ -20,7 +20,7 @@ from midrun.core.entries import (
 from midrun.core.evolve import asks as evolve_asks
 from midrun.core.evolve import calls as evolve_calls
 from midrun.core.ids import Micros
-from midrun.core.state import Call, State
+from midrun.core.state import CallState, State
 from midrun.core.transitions import Accepted, Input, Verdict, accept
 from midrun.core.values import TERMINAL_PHASES, Spend
 from tests.support.mutants.replacements import (
@@ -37,12 +37,12 @@ from tests.support.mutants.replacements import (
 # ── held topics ───────────────────────────────────────────────────────────────────────────
 
 
-def _drop_prefix(state: State, call: Call, text: str) -> tuple[str, str]:
+def _drop_prefix(state: State, call: CallState, text: str) -> tuple[str, str]:
     del state, call
     return text, ""
 
 
-def _prefix_any_reply(state: State, call: Call, text: str) -> tuple[str, str]:
+def _prefix_any_reply(state: State, call: CallState, text: str) -> tuple[str, str]:
     return _APPLY_PREFIX(replace(state, reply_prefix_seq=call.seen_seq), call, text)
 
 
@@ -60,7 +60,7 @@ _DELIVER_MESSAGE = step_boundary._deliver_message
 # ── reviews ───────────────────────────────────────────────────────────────────────────────
 
 
-def _close_call_untold(state: State, call: Call) -> State:
+def _close_call_untold(state: State, call: CallState) -> State:
     return _CLOSE_CALL(state, replace(call, deferred_review=False))
 
 
@@ -97,7 +97,7 @@ def _unblock_child_asks(old: DecideFunction) -> DecideFunction:
 # ── child runs ────────────────────────────────────────────────────────────────────────────
 
 
-def _retry_model_at_once(state: State, call: Call, *rest: object) -> tuple[Entry, ...]:
+def _retry_model_at_once(state: State, call: CallState, *rest: object) -> tuple[Entry, ...]:
     if call.call_kind == "model" and scheduler.is_startable(call):
         return scheduler._start_call(state, call, call.purpose, Spend())
     return _START_OPEN_CALL(state, call, *rest)  # type: ignore[arg-type]  # passed on
@@ -106,7 +106,7 @@ def _retry_model_at_once(state: State, call: Call, *rest: object) -> tuple[Entry
 _START_OPEN_CALL = scheduler._start_open_call
 
 
-def _is_tool_release_due(call: Call) -> bool:
+def _is_tool_release_due(call: CallState) -> bool:
     return call.call_kind != "child" and _IS_RELEASE_DUE(call)
 
 
@@ -254,7 +254,7 @@ CONVERSATION_MUTANTS = (
     ),
     Mutant(
         name="ask_settled_on_the_child_only",
-        seed=1148,
+        seed=1850,
         description="an ask is settled on the child, but stays open on its parent",
         plant=lambda: drop_entries(CloseChildAsk, AskClosed),
     ),

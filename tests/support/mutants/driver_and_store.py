@@ -85,7 +85,7 @@ DRIVER_AND_STORE_MUTANTS = (
     ),
     Mutant(
         name="lease_not_checked_before_an_effect",
-        seed=768,
+        seed=4980,
         description="a process does not check its lease right before an effect",
         plant=_ignore_lease,
         limit=12000,

@@ -20,7 +20,7 @@ from midrun.core.entries import (
     UndoGaveUp,
 )
 from midrun.core.ids import Micros
-from midrun.core.state import Call, State
+from midrun.core.state import CallState, State
 from midrun.core.transitions import Input, Verdict
 from midrun.core.values import CleanupAction, Phase
 from tests.support.mutants.replacements import (
@@ -53,7 +53,7 @@ def _plant_completion_in(phase: Phase) -> Replacement:
     )
 
 
-def _list_oldest_first(state: State) -> list[tuple[Call, CleanupAction]]:
+def _list_oldest_first(state: State) -> list[tuple[CallState, CleanupAction]]:
     return list(reversed(_LIST_REMAINING_CLEANUPS(state)))
 
 
@@ -181,7 +181,7 @@ ENDING_MUTANTS = (
         name="aborted_counts_as_undone",
         description="an aborted call is treated as a call without an effect",
         plant=lambda: replace_attribute(
-            Call,
+            CallState,
             "may_have_effect",
             property(lambda call: call.may_have_happened or call.stage == "done"),
         ),
@@ -191,7 +191,7 @@ ENDING_MUTANTS = (
         seed=302,
         description="the effect of a tool before it asked a person is not undone",
         plant=lambda: replace_attribute(
-            Call,
+            CallState,
             "may_have_effect",
             property(
                 lambda call: (

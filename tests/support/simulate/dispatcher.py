@@ -45,7 +45,7 @@ from midrun.core.scheduler import (
     EvaluateStopCondition,
     RunProgram,
 )
-from midrun.core.state import Call, CallStage, State
+from midrun.core.state import CallStage, CallState, State
 from midrun.core.transitions import Accepted
 from midrun.core.undo import is_child_ended
 from midrun.core.values import Effect, Reply, Spend
@@ -83,7 +83,7 @@ class InFlightCall:
         "stop_reason",
     )
 
-    def __init__(self, call: Call, key: str, view: State) -> None:
+    def __init__(self, call: CallState, key: str, view: State) -> None:
         self.call = call
         self.attempt = call.attempt
         self.key = key

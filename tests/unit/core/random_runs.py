@@ -39,7 +39,7 @@ from midrun.core.scheduler import (
     list_effects,
     start_all,
 )
-from midrun.core.state import Call, State
+from midrun.core.state import CallState, State
 from midrun.core.stops import (
     Custom,
     MaxCost,
@@ -236,7 +236,7 @@ def make_continuing_control(choose: Choose, state: State) -> Control | None:
     return c.Answer(ask=ask.id, by=BOB, value=choose(("yes", "no", "unknown")))
 
 
-def make_call_end(choose: Choose, state: State, call: Call) -> v.CloseCall:
+def make_call_end(choose: Choose, state: State, call: CallState) -> v.CloseCall:
     """Return a random end of a call in flight."""
     reply = None
     if call.call_kind == "model":
@@ -268,7 +268,9 @@ def make_undo_end(choose: Choose, state: State) -> v.CloseCleanup:
     return v.CloseCleanup(epoch=state.epoch, outcome=kind(call=call, action=action))
 
 
-def make_call_report(choose: Choose, state: State, call: Call, now: Micros) -> v.DriverInput:
+def make_call_report(
+    choose: Choose, state: State, call: CallState, now: Micros
+) -> v.DriverInput:
     """Return a question or the saved progress of a call in flight."""
     if choose(BOOLEANS):
         if choose(BOOLEANS):

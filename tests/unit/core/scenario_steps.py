@@ -10,7 +10,7 @@ from midrun.core.entries import (
     UndoStarted,
 )
 from midrun.core.ids import CallId, Epoch
-from midrun.core.state import Call, CallStage
+from midrun.core.state import CallStage, CallState
 from midrun.core.values import CleanupAction
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
 from midrun.verify.journal import check_journal
@@ -57,7 +57,7 @@ def list_cleanups(run: Scenario) -> list[tuple[str, CleanupAction]]:
     return [(e.call, e.action) for e in run.entries if isinstance(e, UndoStarted)]
 
 
-def get_call(run: Scenario, call: str = "c2") -> Call:
+def get_call(run: Scenario, call: str = "c2") -> CallState:
     """Return the state of a call."""
     found = run.state.find_call(call)
     assert found is not None

@@ -13,7 +13,7 @@ from midrun.core.entries import AskAnswered, AskClosed, AskOpened
 from midrun.core.evolve.calls import close_call, get_call, hash_args
 from midrun.core.ids import parse_ask_number, parse_call_number
 from midrun.core.journaled_text import outcome_phrase
-from midrun.core.state import Ask, Call, CallStage, EvolveFunctions, State, add_name
+from midrun.core.state import Ask, CallStage, CallState, EvolveFunctions, State, add_name
 from midrun.core.values import Approval, Decision, Json, Role
 from midrun.errors import JournalCorrupt
 
@@ -121,7 +121,7 @@ def ask_answered(state: State, entry: AskAnswered) -> State:
             return state  # `CallSettled` follows in the same append
 
 
-def _approve_call(state: State, call: Call, ask: Ask, entry: AskAnswered) -> State:
+def _approve_call(state: State, call: CallState, ask: Ask, entry: AskAnswered) -> State:
     """Approve the call with its final arguments; an edit under four eyes only proposes."""
     value = entry.decision.value
     use = call.use
@@ -154,7 +154,7 @@ def ask_closed(state: State, entry: AskClosed) -> State:
     return _seal_call(state, call, f"{outcome_phrase(call)}: {CLOSE_REASON_TEXTS[entry.why]}")
 
 
-def _seal_call(state: State, call: Call, why: str) -> State:
+def _seal_call(state: State, call: CallState, why: str) -> State:
     call = replace(call, stage=CallStage.SEALED, error=why, closed_seq=state.seq)
     return close_call(state.with_call(call), call)
 

@@ -39,7 +39,7 @@ from midrun.core.retries import (
     may_retry_output,
     may_retry_tool,
 )
-from midrun.core.state import Artifact, Call, CallStage, EvolveFunctions, State, add_name
+from midrun.core.state import Artifact, CallStage, CallState, EvolveFunctions, State, add_name
 from midrun.core.stops import RECENT_CALLS_MAX, Meter
 from midrun.core.values import (
     NO_SPEND,
@@ -88,12 +88,12 @@ def _attach_call(state: State, call: CallId) -> State:
 
 def _add_calls(
     state: State, uses: tuple[RequestedCall, ...], *, requested_by_operator: bool = False
-) -> tuple[Vector[Call], tuple[int, ...]]:
+) -> tuple[Vector[CallState], tuple[int, ...]]:
     """Add the wanted calls; seal at once those with an unknown tool or bad arguments."""
     calls, opened = state.calls, state.open_calls
     for use in uses:
         number = calls.size + 1
-        call = Call(
+        call = CallState(
             number=number,
             id=make_call_id(number),
             call_kind=use.kind,
@@ -125,7 +125,7 @@ def call_started(state: State, entry: CallStarted) -> State:
     # A tool call was proposed before. A model call comes into being with its start.
     new = number == state.calls.size + 1
     call = (
-        Call(
+        CallState(
             number=number,
             id=entry.call,
             call_kind=entry.call_kind,
@@ -177,7 +177,7 @@ def call_started(state: State, entry: CallStarted) -> State:
     )
 
 
-def _meter_start(meter: Meter, call: Call, held_tokens: int) -> Meter:
+def _meter_start(meter: Meter, call: CallState, held_tokens: int) -> Meter:
     reserved = meter.reserved
     if call.reserved is not NO_SPEND:
         reserved = reserved.plus(call.reserved)
@@ -223,7 +223,7 @@ def call_done(state: State, entry: CallDone) -> State:
     return state
 
 
-def _add_reply(state: State, call: Call, reply: Reply) -> State:
+def _add_reply(state: State, call: CallState, reply: Reply) -> State:
     """Add the reply to the conversation; propose its calls, or take it as the answer.
 
     A hosted program reads its replies itself: it proposes the calls, and returns the answer.
@@ -280,7 +280,7 @@ def _count_invalid_output(state: State, reply: Reply) -> State:
     return replace(state, error=RunFailed(error=error, code=INVALID_OUTPUT_CODE))
 
 
-def _add_program_message(state: State, call: Call, message: Message) -> State:
+def _add_program_message(state: State, call: CallState, message: Message) -> State:
     """Add the reply of a model call of a hosted program, and note its index in the call."""
     call = replace(get_call(state, call.id), reply_index=len(state.messages))
     return state.with_call(call).with_messages(message)
@@ -315,7 +315,7 @@ def call_failed(state: State, entry: CallFailed) -> State:
     return state if retried else _keep_partial_text(state, call, entry.text)
 
 
-def _count_tool_retry(state: State, call: Call) -> State:
+def _count_tool_retry(state: State, call: CallState) -> State:
     """Count a step in which a tool asked for another try; fail the run after too many.
 
     Several calls of one step count once: the model has not read the problem between them.
@@ -346,7 +346,7 @@ def call_aborted(state: State, entry: CallAborted) -> State:
     )
 
 
-def _find_stop_reason(state: State, call: Call) -> str:
+def _find_stop_reason(state: State, call: CallState) -> str:
     """Return the reason of the stop: a pause, a redirect, a halt, or ""."""
     hold = state.pause
     if state.phase is Phase.PAUSING and hold is not None:
@@ -358,7 +358,7 @@ def _find_stop_reason(state: State, call: Call) -> str:
     return "a halt" if state.phase is Phase.HALTED else ""
 
 
-def _keep_partial_text(state: State, call: Call, text: str, thinking: str = "") -> State:
+def _keep_partial_text(state: State, call: CallState, text: str, thinking: str = "") -> State:
     """Keep the partial text of a model call as an interrupted message."""
     if call.call_kind != "model" or call.purpose != "step" or not (text or thinking):
         return state
@@ -371,7 +371,7 @@ def _keep_partial_text(state: State, call: Call, text: str, thinking: str = "") 
     return replace(state.with_messages(said), reply_prefix=prefix)
 
 
-def _apply_prefix(state: State, call: Call, text: str) -> tuple[str, str]:
+def _apply_prefix(state: State, call: CallState, text: str) -> tuple[str, str]:
     """Return the reply with the pending prefix, and the prefix that is still pending.
 
     The prefix announces a resumed frame ("Back to …"). A reply whose call started before the
@@ -480,7 +480,7 @@ def late_result(state: State, entry: LateResult) -> State:
     return state.with_call(replace(call, may_have_happened=call.may_have_happened or happened))
 
 
-def can_settle_late(state: State, call: Call, attempt: int) -> bool:
+def can_settle_late(state: State, call: CallState, attempt: int) -> bool:
     """Tell whether a late result of `attempt` settles `call`.
 
     It does if the outcome is unknown, or if a check wrongly said that the call did not happen
@@ -496,7 +496,7 @@ def can_settle_late(state: State, call: Call, attempt: int) -> bool:
     )
 
 
-def get_call(state: State, call_id: str) -> Call:
+def get_call(state: State, call_id: str) -> CallState:
     """Return the call that an entry refers to.
 
     Raises:
@@ -508,7 +508,7 @@ def get_call(state: State, call_id: str) -> Call:
     return state.calls[number - 1]
 
 
-def _end_attempt(state: State, call: Call, spent: Spend | None) -> State:
+def _end_attempt(state: State, call: CallState, spent: Spend | None) -> State:
     """Take the call out of flight; replace its reservation by its actual spend.
 
     A call that was stopped reports no spend (`spent` is None), but the provider may bill it.
@@ -544,7 +544,7 @@ def _remove_number(numbers: tuple[int, ...], number: int) -> tuple[int, ...]:
     return numbers[:at] + numbers[at + 1 :]
 
 
-def close_call(state: State, call: Call) -> State:
+def close_call(state: State, call: CallState) -> State:
     """Remove a closed call from the open calls; report a deferred one to the agent.
 
     The agent went on without the outcome of a deferred call. It gets the outcome as a message,

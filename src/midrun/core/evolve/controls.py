@@ -29,8 +29,8 @@ from midrun.core.entries import (
 from midrun.core.ids import Seq
 from midrun.core.retries import reset_deaths
 from midrun.core.state import (
-    Call,
     CallStage,
+    CallState,
     Cleanup,
     EvolveFunctions,
     PauseState,
@@ -221,7 +221,7 @@ def cancel_requested(state: State, entry: CancelRequested) -> State:
     return replace(state, pause=None, phase_after_halt=then, residue_accepted=False)
 
 
-def _is_unfinished(call: Call) -> bool:
+def _is_unfinished(call: CallState) -> bool:
     """Tell whether the call is in flight, or ended without a certain outcome."""
     if call.stage in {CallStage.STARTED, CallStage.DONE}:
         return call.stage is CallStage.STARTED or call.in_undo_set

@@ -17,7 +17,7 @@ from midrun.core import entries as e
 from midrun.core.evolve import fold
 from midrun.core.ids import CallId, RunId, make_child_id
 from midrun.core.journaled_text import outcome_phrase, shorten_to_line
-from midrun.core.state import Call, CallStage, State
+from midrun.core.state import CallStage, CallState, State
 from midrun.core.stops import AnyOf, MaxSteps, MaxTime, Stop
 from midrun.core.transcript import Transcript, Turn
 from midrun.core.values import RESTING_PHASES, Json, Phase
@@ -136,7 +136,7 @@ class AguiSegment:
             about = {"subagentRunId": own, "name": started.use.tool, "parentToolCallId": by}
             yield {"type": "SUBAGENT_STARTED", **about}
 
-    def _end_child(self, call: Call) -> Iterator[AguiEvent]:
+    def _end_child(self, call: CallState) -> Iterator[AguiEvent]:
         """Yield the end of a child run, also of one that started in an earlier segment."""
         if call.call_kind != "child" or call.stage is CallStage.SEALED:
             return
@@ -340,7 +340,7 @@ def _turn_messages(
         yield {"id": own_id, "role": "system", "content": turn.text}
 
 
-def _requested_call(state: State, call: Call, parent_message: str) -> Iterator[AguiEvent]:
+def _requested_call(state: State, call: CallState, parent_message: str) -> Iterator[AguiEvent]:
     own = call_ref(state, call.id)
     start: AguiEvent = {"toolCallId": own, "toolCallName": call.use.tool}
     if parent_message:
@@ -350,7 +350,7 @@ def _requested_call(state: State, call: Call, parent_message: str) -> Iterator[A
     yield {"type": "TOOL_CALL_END", "toolCallId": own}
 
 
-def _call_result(state: State, call: Call) -> AguiEvent:
+def _call_result(state: State, call: CallState) -> AguiEvent:
     own = call_ref(state, call.id)
     content = (
         _json_text(call.result)

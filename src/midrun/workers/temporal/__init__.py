@@ -5,8 +5,8 @@ one workflow, `midrun:RUN`, with one activity that drives it; when the run rests
 ends. Everything that happens in the run is in its journal alone. An outage of Temporal delays
 new placements and disturbs no run that is being driven.
 
-`worker.Temporal` announces runs and drives the ones that it is given, `workflow` has the
-workflow. Start with `worker`.
+`worker.Temporal` announces runs and drives the ones that it is given. `PlacementWorkflow`, in
+the same module, is the workflow of one run.
 """
 
 from midrun.workers.temporal.worker import Temporal

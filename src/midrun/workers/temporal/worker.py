@@ -8,6 +8,9 @@ one activity on a worker of the agent's queue, and the activity drives the run t
 The drive belongs to the local worker and not to the activity. If Temporal loses sight of the
 activity and starts it elsewhere, the first process goes on as long as it has the lease, and the
 second one waits for that.
+
+The workflow holds no data of the run. Its names are stored in Temporal's history and must not
+change.
 """
 
 import logging
@@ -18,9 +21,9 @@ from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
-from temporalio import activity
+from temporalio import activity, workflow
 from temporalio.client import Client
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import RetryPolicy, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -31,9 +34,14 @@ from midrun.core.values import DRIVABLE_PHASES
 from midrun.errors import MidrunError, RunNotFound
 from midrun.ports.store import Store
 from midrun.workers.local import LocalWorker
-from midrun.workers.temporal.workflow import DRIVE_ACTIVITY, WORKFLOW_NAME, PlacementWorkflow
 
 log: Final = logging.getLogger("midrun.workers.temporal")
+
+DRIVE_ACTIVITY: Final = "midrun.drive"
+WORKFLOW_NAME: Final = "midrun.placement"
+
+ACTIVITY_MAX_DURATION: Final = timedelta(days=3650)
+"""The longest time a run may work without a rest: Temporal requires a bound."""
 
 RETRY_S: Final = 1.0
 """Seconds between two looks at a run that is driven elsewhere, and two connection attempts."""
@@ -49,6 +57,24 @@ WORKFLOW_MAX_ATTEMPTS: Final = 20
 
 RPC_TIMEOUT_S: Final = 5.0
 """The longest time for one request to Temporal."""
+
+
+@workflow.defn(name=WORKFLOW_NAME)
+class PlacementWorkflow:
+    """Have a run driven by one worker, and by another if that is gone."""
+
+    @workflow.run
+    async def run(self, run: str, silence_s: float) -> None:
+        """Drive `run` until it rests; `silence_s` is the heartbeat timeout of a worker."""
+        await workflow.execute_activity(
+            DRIVE_ACTIVITY,
+            run,
+            start_to_close_timeout=ACTIVITY_MAX_DURATION,
+            heartbeat_timeout=timedelta(seconds=silence_s),
+            retry_policy=RetryPolicy(
+                initial_interval=timedelta(seconds=1), maximum_interval=timedelta(seconds=10)
+            ),
+        )
 
 
 class Temporal:

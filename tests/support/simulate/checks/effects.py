@@ -21,7 +21,7 @@ from midrun.core.entries import (
     Record,
 )
 from midrun.core.ids import CallId
-from midrun.core.state import Call
+from midrun.core.state import CallState
 from midrun.core.values import Effect, Json, Phase
 from midrun.text.report import build_report
 from tests.support.simulate.checks import Violation
@@ -104,11 +104,11 @@ def _name_call(env: Environment, key: str) -> str:
     return calls.get(key[:32], key)
 
 
-def _iter_tool_calls(env: Environment) -> Iterator[Call]:
+def _iter_tool_calls(env: Environment) -> Iterator[CallState]:
     return (call for call in env.journal.state.calls if call.call_kind == "tool")
 
 
-def _iter_effect_calls(env: Environment) -> Iterator[Call]:
+def _iter_effect_calls(env: Environment) -> Iterator[CallState]:
     """Yield the tool calls that have an effect."""
     return (
         call
@@ -117,7 +117,7 @@ def _iter_effect_calls(env: Environment) -> Iterator[Call]:
     )
 
 
-def _check_stage(env: Environment, call: Call) -> None:
+def _check_stage(env: Environment, call: CallState) -> None:
     """Check that a done call has happened, and that a call without attempts has not."""
     happened = env.world.has_happened(env.make_key(call.id))
     if call.stage == "done" and not happened:
@@ -129,7 +129,7 @@ def _check_stage(env: Environment, call: Call) -> None:
         raise Violation("I18", f"{call.id} ({call.use.tool}) happened, but is {call.stage}")
 
 
-def _has_effect(env: Environment, call: Call) -> bool:
+def _has_effect(env: Environment, call: CallState) -> bool:
     key = env.make_key(call.id)
     return env.world.effect_counts[key] > env.world.undo_counts[key]
 
