@@ -24,6 +24,7 @@ from midrun.core.entries import MessageReceived, RunStarted
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import Phase
+from midrun.stores.encryption import PayloadCipher, make_key
 from midrun.stores.sqlite.store import SqliteStore
 
 TEXT = MessageReceived(text="x" * 400)
@@ -98,6 +99,7 @@ async def _measure(folder: Path) -> list[Figure]:
         await _measure_concurrent(raw, store),
         await _measure_growth(store),
         await _measure_notification(store),
+        await _measure_encrypted(one, folder),
     ]
     await store.close()
     return measured
@@ -113,6 +115,23 @@ async def _measure_sequential(raw: Raw, one: StoredRun) -> Figure:
         value=micros(ours) / micros(theirs),
         at_most=1.25,
         detail=f"medians of {APPENDS}: raw {micros(theirs):.0f} µs, ours {micros(ours):.0f} µs",
+    )
+
+
+async def _measure_encrypted(one: StoredRun, folder: Path) -> Figure:
+    store = SqliteStore(folder / "encrypted.db", cipher=PayloadCipher([make_key()]))
+    other = await StoredRun(store, "one").begin()
+    for _ in range(WARMUP_APPENDS):
+        await other.append()
+    plain, encrypted = [], []
+    for _ in range(APPENDS):
+        plain.append(await one.append())
+        encrypted.append(await other.append())
+    await store.close()
+    return Figure(
+        name="append to an encrypted store, compared with a plain one",
+        value=micros(encrypted) / micros(plain),
+        detail=f"medians of {APPENDS}: {micros(plain):.0f} µs and {micros(encrypted):.0f} µs",
     )
 
 

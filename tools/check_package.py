@@ -42,6 +42,7 @@ USES: Final = {
     "oidc": "from midrun.server.oidc import oidc; oidc('https://id.example', audience='a')",
     "openai": "from midrun.models.registry import model_of; model_of('openai:gpt-x')",
     "openai-agents": "import midrun.hosts.openai_agents",
+    "encryption": "import midrun.stores.encryption as e; e.PayloadCipher([e.make_key()])",
     "otel": "import midrun.followers.otel_metrics, midrun.followers.spans",
     "metrics": "import midrun.followers.prometheus",
     "postgres": "import midrun.stores.postgres",

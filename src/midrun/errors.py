@@ -17,8 +17,10 @@
     ├── ServerUnreachable      the server of a client does not answer
     ├── ServerRefused          the server of a client refused: token, limit, bad request
     ├── Misconfigured          an agent, tool, store or argument that cannot work as declared
-    ├── JournalCorrupt         a stored line differs from the line that was written
-    ├── JournalTooNew          a stored line was written by a newer version
+    ├── JournalUnreadable      this process cannot read a journal, so it must not append to it
+    │   ├── JournalCorrupt     a stored line differs from the line that was written
+    │   ├── JournalTooNew      a stored line was written by a newer version
+    │   └── JournalKeyMissing  a stored line is encrypted with a key that this process lacks
     └── StoreError             the store refused, and nothing was applied
         ├── RunNotFound        (also a LookupError)
         │   └── RunErased      the run was deleted; only its tombstone is left
@@ -38,6 +40,7 @@
         ├── StoreDamaged
         ├── StoreForeign       not a midrun store, or of a newer version
         ├── StoreKeyRefused    its chains are made with another key, or with none
+        ├── StoreEncrypted     it is encrypted, and this process has none of its keys
         ├── SqliteConflict     sqlite3 may not open the file of a store in the same process
         └── StoreClosed
 
@@ -344,7 +347,15 @@ class ProcessFailed(MidrunError):
         return f"Cannot complete the run: {self.command} {_end(self.problem)}{said}"
 
 
-class JournalCorrupt(MidrunError):
+class JournalUnreadable(MidrunError):
+    """This process cannot read the journal of one run; other runs are not affected."""
+
+    code = "journal_unreadable"
+    run: str
+    seq: int
+
+
+class JournalCorrupt(JournalUnreadable):
     """The stored line at `seq` differs from the line that was written.
 
     This run is not driven any more; other runs are not affected. Compare with an export or a
@@ -352,8 +363,6 @@ class JournalCorrupt(MidrunError):
     """
 
     code = "journal_corrupt"
-    run: str
-    seq: int
     problem: str
 
     def __str__(self) -> str:
@@ -363,18 +372,34 @@ class JournalCorrupt(MidrunError):
         )
 
 
-class JournalTooNew(MidrunError):
+class JournalTooNew(JournalUnreadable):
     """The journal holds an entry that this version does not know, so it must not append."""
 
     code = "journal_too_new"
-    run: str
-    seq: int
     kind: str
 
     def __str__(self) -> str:
         return (
             f"Cannot read the journal of run {self.run}: seq {self.seq} holds {self.kind}, "
             "written by a newer midrun. Upgrade this process to drive the run."
+        )
+
+
+class JournalKeyMissing(JournalUnreadable):
+    """The entry at `seq` is encrypted with a key that this process does not have.
+
+    `seq` is 0 if it is a file. Nothing is lost: a process with the key reads the run.
+    """
+
+    code = "journal_key_missing"
+    key_id: str
+
+    def __str__(self) -> str:
+        part = f"seq {self.seq}" if self.seq else "one of its files"
+        return (
+            f"Cannot read the journal of run {self.run}: {part} is encrypted with key "
+            f"{self.key_id}. Add that key to encryption_keys, or to the file that "
+            "MIDRUN_ENCRYPTION_KEYS_FILE names."
         )
 
 
@@ -702,6 +727,26 @@ class StoreKeyRefused(StoreError):
         return (
             f"Cannot use store {self.path} {given}: its journals are chained with key "
             f"{self.kept}. Pass that key as chain_key or in MIDRUN_CHAIN_KEY."
+        )
+
+
+class StoreEncrypted(StoreError):
+    """The store is encrypted, and this process has none of its keys. Nothing was written.
+
+    `stored` has the ids of the keys of the store, `given` those of this process.
+    """
+
+    code = "store_encrypted"
+    path: str
+    stored: str
+    given: str
+
+    def __str__(self) -> str:
+        given = f"the keys {self.given}" if self.given else "no key"
+        return (
+            f"Cannot write to store {self.path}: it is encrypted with the keys {self.stored}, "
+            f"and this process has {given}. Pass one of its keys in encryption_keys, or in the "
+            "file that MIDRUN_ENCRYPTION_KEYS_FILE names."
         )
 
 

@@ -1,4 +1,4 @@
-"""Commands for the operation of a server: `config`, `users` and `audit`."""
+"""Commands for the operation of a server: `config`, `users`, `keys` and `audit`."""
 
 import csv
 import io
@@ -76,6 +76,17 @@ def _hide_password(text: str) -> str:
     """Return an address without its password, wherever a driver accepts one."""
     text = re.sub(r"(://[^:/@]*):[^/]*@", r"\1:***@", text)
     return re.sub(r"(password=)[^&\s]*", r"\1***", text)
+
+
+async def keys(args: Namespace, out: CommandOutput) -> int:
+    """Print a new encryption key as a line for a file of keys; it is stored nowhere else."""
+    del args  # the only action is `new`
+    from midrun.stores.encryption import format_key, make_key, make_key_id  # noqa: PLC0415 - slow
+
+    key = make_key()
+    line = f"{format_key(key)}  # key {make_key_id(key)}"
+    out.write({"key": format_key(key), "key_id": make_key_id(key)}, line)
+    return 0
 
 
 async def users(args: Namespace, out: CommandOutput) -> int:

@@ -43,14 +43,14 @@ async def backup(args: Namespace, out: CommandOutput) -> int:
     check_store_file(args.store, must_exist=True)
     with reserve_name(args.file.absolute()) as temporary:
         await anyio.to_thread.run_sync(copy_content, source, temporary)
-        async with _use_store(f"sqlite:///{temporary}", args.keys["chain_key"]) as store:
+        async with _use_store(f"sqlite:///{temporary}", args) as store:
             checked, problems = await _verify_all(store, out)
     return _report(out, f"backup {args.file}", checked, problems)
 
 
 async def restore(args: Namespace, out: CommandOutput) -> int:
     """Make a store of a backup; free its leases, halt its runs, and check them."""
-    target, key = _get_sqlite_path(args.store), args.keys["chain_key"]
+    target = _get_sqlite_path(args.store)
     if (target is None) != (args.file is None):
         problem = (
             "needs FILE, the backup of a SQLite store"
@@ -59,20 +59,23 @@ async def restore(args: Namespace, out: CommandOutput) -> int:
         )
         raise Misconfigured("restore", problem)
     if target is None:
-        async with _use_store(args.store, key) as store:
+        async with _use_store(args.store, args) as store:
             checked, problems = await _prepare(store, args, out)
         return _report(out, "restored store", checked, problems)
     with reserve_name(target.absolute()) as temporary:
         await anyio.to_thread.run_sync(copy_backup, args.file, temporary)
-        async with _use_store(f"sqlite:///{temporary}", key) as store:
+        async with _use_store(f"sqlite:///{temporary}", args) as store:
             checked, problems = await _prepare(store, args, out)
     return _report(out, f"restored {target}", checked, problems)
 
 
 @asynccontextmanager
-async def _use_store(url: str, key: bytes | None) -> AsyncIterator[Store]:
-    """Open a store, and close it also if the command is cancelled."""
-    store = await open_store(url, key=key)
+async def _use_store(url: str, args: Namespace) -> AsyncIterator[Store]:
+    """Open a store with the given keys, and close it also if the command is cancelled."""
+    keys = args.keys
+    store = await open_store(
+        url, key=keys["chain_key"], encryption_keys=keys["encryption_keys"]
+    )
     try:
         yield store
     finally:
@@ -93,15 +96,21 @@ async def _prepare(store: Store, args: Namespace, out: CommandOutput) -> tuple[i
 
 
 async def _verify_all(store: Store, out: CommandOutput) -> tuple[int, int]:
-    """Verify all runs; print those with problems; return the numbers of both."""
+    """Verify all runs; print those with problems; return the numbers of both.
+
+    One verdict of a run that could not be decrypted is printed: it names the key.
+    """
     checked, problems, cursor = 0, 0, ""
+    missing_keys: set[str] = set()
     while True:
         page = await store.list_runs(RunQuery(limit=PAGE_MAX_RUNS, cursor=cursor))
         for row in page.items:
             verdict = await verify_run(store, row.run)
             checked += 1
-            if not verdict:
-                problems += 1
+            is_new_key = verdict.missing_key not in {"", *missing_keys}
+            missing_keys.add(verdict.missing_key)
+            problems += not verdict
+            if not verdict or is_new_key:
                 out.write(verdict, str(verdict))
         cursor = page.cursor
         if not cursor:

@@ -182,6 +182,11 @@ def _list_worker_options(engine: Arg) -> tuple[Arg, ...]:
         Arg("--spans", "emit OpenTelemetry spans", kind="flag"),
         Arg("--key-file", "file with the key of checkpoints ($MIDRUN_KEY)", "FILE"),
         Arg("--chain-key-file", "file with the chain key ($MIDRUN_CHAIN_KEY)", "FILE"),
+        Arg(
+            "--encryption-keys-file",
+            "file with the keys that encrypt the store ($MIDRUN_ENCRYPTION_KEYS)",
+            "FILE",
+        ),
         Arg("--webhook-secret-file", "file with $MIDRUN_WEBHOOK_SECRET", "FILE"),
         *_MONITORING_OPTIONS,
     )
@@ -553,6 +558,16 @@ COMMAND_GROUPS: Final = {
                     type=_parse_duration,
                 ),
                 Arg("--config", "TOML file with settings (default: $MIDRUN_CONFIG)", "FILE"),
+                Arg("--json", "print one JSON value per line", kind="flag"),
+            ),
+            opens_target=True,
+        ),
+        "keys": CommandSpec(
+            "admin_commands.keys",
+            "make a key that encrypts the content of a store",
+            ("midrun keys new >> keys.txt",),
+            (
+                Arg("action", "new: print a new key", choices=("new",)),
                 Arg("--json", "print one JSON value per line", kind="flag"),
             ),
             opens_target=True,

@@ -28,7 +28,8 @@ store or server: --store or --url; else $MIDRUN_URL, $MIDRUN_STORE, sqlite:///mi
 settings: an option, else the environment (--allow-host: MIDRUN_ALLOW_HOST), else the file
   (--config, MIDRUN_CONFIG); `midrun config check` prints each with its source
 environment: MIDRUN_TOKEN (of the server), MIDRUN_ACTOR (your name), MIDRUN_KEY (signs
-  checkpoints), MIDRUN_CHAIN_KEY (key of the store's hash chains), NO_COLOR
+  checkpoints), MIDRUN_CHAIN_KEY (key of the store's hash chains),
+  MIDRUN_ENCRYPTION_KEYS_FILE (keys that encrypt the store), NO_COLOR
 exit codes: 0 completed or done, 1 failed or refused, 2 wrong option, argument or setting,
   3 cancelled, 75 paused
 """

@@ -36,6 +36,7 @@ SECRET_NAMES: Final = (
     "token",
     "key",
     "chain_key",
+    "encryption_keys",
     "webhook_secret",
     "metrics_token",
     "oidc_client_secret",
@@ -65,6 +66,7 @@ class Keys(TypedDict):
 
     key: bytes | None
     chain_key: bytes | None
+    encryption_keys: tuple[bytes, ...]
 
 
 def resolve_settings(args: Namespace) -> None:
@@ -99,9 +101,19 @@ def resolve_settings(args: Namespace) -> None:
     args.keys = Keys(
         key=str(settings["key"].value).encode() or None,
         chain_key=str(settings["chain_key"].value).encode() or None,
+        encryption_keys=_parse_encryption_keys(settings["encryption_keys"]),
     )
     args.unknown_variables = sources.list_unknown_variables()
     args.settings = tuple(settings.values())
+
+
+def _parse_encryption_keys(setting: ResolvedSetting) -> tuple[bytes, ...]:
+    if not setting.value:
+        return ()
+    from midrun.stores.encryption import parse_keys  # noqa: PLC0415 - rarely used, and slow
+
+    # In a variable, a comma separates the keys: a line break is hard to write there.
+    return parse_keys(str(setting.value).replace(",", "\n"))
 
 
 def _choose_target(args: Namespace, settings: Mapping[str, ResolvedSetting]) -> None:

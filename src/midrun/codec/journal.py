@@ -60,7 +60,7 @@ from midrun.codec.strict_json import (
 from midrun.core.entries import ENTRY_TYPES, Entry, Record
 from midrun.core.ids import SEQ_ZERO, Epoch, Micros, RunId, Seq
 from midrun.core.values import RequestedCall
-from midrun.errors import JournalCorrupt, JournalTooNew, NotJson, TooLarge
+from midrun.errors import JournalCorrupt, JournalKeyMissing, JournalTooNew, NotJson, TooLarge
 
 # Upcasts: read lines of older versions as lines of the current one.
 #
@@ -276,6 +276,7 @@ def decode_line(
     Raises:
         JournalCorrupt: it is malformed, or has another seq.
         JournalTooNew: a newer version wrote it.
+        JournalKeyMissing: it is encrypted; the caller has to decrypt it first.
     """
     # The fast path decodes a line of the current version in one pass. Everything else takes
     # the slow path, which tells older, newer and corrupt lines apart.
@@ -317,6 +318,8 @@ def _decode_with_upcasts(data: bytes, run: str, seq: Seq, upcasts: Upcasts) -> _
     # A newer minor version may add kinds without a new format version. An unknown kind is
     # therefore no corruption.
     entry = raw.get("entry")
+    if isinstance(entry, dict) and isinstance(sealed := entry.get("enc"), dict):
+        raise JournalKeyMissing(run, seq, str(sealed.get("key")))  # `stores/encryption.py`
     kind = entry.get("kind") if isinstance(entry, dict) else None
     if isinstance(kind, str) and kind not in _KIND_NAMES:
         raise JournalTooNew(run, seq, kind)

@@ -59,8 +59,7 @@ from midrun.driver.context import DriverContext
 from midrun.driver.journal_writer import UnleasedInput, append_input, load_run_state
 from midrun.driver.user_code import InFlightCall
 from midrun.errors import (
-    JournalCorrupt,
-    JournalTooNew,
+    JournalUnreadable,
     RunExists,
     RunNotFound,
     StoreBusy,
@@ -381,7 +380,7 @@ async def send_control(context: DriverContext, parent: RunId, in_flight: InFligh
             return  # `_wait_for_child` sends it when it has created the child
         except StoreError:
             await anyio.sleep(STORE_RETRY_S)
-        except (JournalCorrupt, JournalTooNew) as error:
+        except JournalUnreadable as error:
             # This is a task of the worker's group: raised here, the error would end all runs of
             # the process. The child may be driven by a newer midrun, so a pause or a halt waits
             # for it. A cancel ends the call; its cleanup fails, too, and the report says so.

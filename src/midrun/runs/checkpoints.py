@@ -40,6 +40,7 @@ from midrun.errors import (
 )
 from midrun.ports.store import Store
 from midrun.runs.validation import check_text, convert_caps
+from midrun.stores.encryption import read_decrypted_lines, read_unkeyed_lines
 
 FILE_MARK: Final = b'"media_type":'
 """A part of every stored line that names a file."""
@@ -69,7 +70,7 @@ async def load_child_journals(store: Store, state: State) -> list[tuple[RunId, J
             problem = f"child run {run} is {child.phase}; wait until it is at rest"
             raise CheckpointRefused("checkpoint_invalid", problem)
         # Only entries up to the state that was checked: the child may have advanced since.
-        journals.append((run, tuple(await store.read_lines(run))[: child.seq]))
+        journals.append((run, await read_unkeyed_lines(store, run, limit=child.seq)))
         queue += iter_child_ids(child)
     return journals
 
@@ -228,7 +229,7 @@ async def read_heads(store: Store, run: RunId) -> tuple[tuple[Seq, bytes], ...]:
     Each is a seq with a hash. A checkpoint names its head by a hash without the store's key, so
     the hash is computed from the lines here, not taken from the row.
     """
-    lines = [line for line, _ in await store.read_lines(run)]
+    lines = [line for line, _ in await read_decrypted_lines(store, run)]
     newest = (Seq(len(lines)), UNKEYED_CHAIN.compute_head(run, lines))
     last = decode_line(lines[-1], run=run).entry
     if isinstance(last, RunImported):

@@ -141,6 +141,8 @@ class Midrun:
         chain_key: Makes the hash chain of every journal keyed, so that only a holder of the key
             can write a journal that `verify` accepts. It must be set when the store is created
             and cannot be added later.
+        encryption_keys: Encrypts the content of the store: the first key encrypts, all of them
+            decrypt. Each has 32 random bytes. Needs `midrun[encryption]`.
         durability: "full", or "relaxed": a crash of the machine may lose the newest entries. A
             crash of the process never does.
         redact: True redacts the values of fields whose names stand for secrets, before
@@ -168,6 +170,7 @@ class Midrun:
         engine: "Literal['local'] | RunPlacement | None" = "local",
         key: bytes | None = None,
         chain_key: bytes | None = None,
+        encryption_keys: Sequence[bytes] = (),
         durability: Durability = "full",
         redact: bool | FindSecrets = True,
         fleet: "Fleet | None" = None,
@@ -182,6 +185,7 @@ class Midrun:
         self._engine = engine
         self._key = key
         self._chain_key = chain_key
+        self._encryption_keys = tuple(encryption_keys)
         self._durability = durability
         self._redact = redact
         self._fleet = fleet
@@ -219,14 +223,17 @@ class Midrun:
                         durability=self._durability,
                         clock=self._clock,
                         key=self._chain_key,
+                        encryption_keys=self._encryption_keys,
                     )
                     stack.push_async_callback(store.close)
-                elif self._chain_key is not None:
+                elif self._chain_key is not None or self._encryption_keys:
+                    name = "encryption_keys" if self._encryption_keys else "chain_key"
+                    given = name if self._encryption_keys else "key"
                     problem = (
-                        "Cannot use it with a store that is already open. Pass the key to "
-                        "open_store(…, key=…) instead."
+                        "Cannot use it with a store that is already open. Pass it to "
+                        f"open_store(…, {given}=…) instead."
                     )
-                    raise Misconfigured("chain_key", problem)
+                    raise Misconfigured(name, problem)
                 await self._start_components(stack, store)
                 # Everything is open. `pop_all` moves the callbacks out of `stack`, so that the
                 # end of this block closes nothing; `__aexit__` does that.

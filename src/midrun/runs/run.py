@@ -57,6 +57,7 @@ from midrun.runs.validation import (
 )
 from midrun.runs.values import ArtifactView, Erasure, FeedItem, Receipt, RunView
 from midrun.runs.views import list_artifacts, load_view
+from midrun.stores.encryption import read_decrypted_lines
 from midrun.text.report import Report, build_report
 from midrun.text.status import format_status_html
 
@@ -596,8 +597,13 @@ class Run:
         return await delete_one(self._service.store, self.id, parse_actor(actor), reason)
 
     async def export(self) -> tuple[bytes, ...]:
-        """Return the journal as stored: one line of JSON per entry, byte for byte."""
-        return tuple(stored for stored, _ in await self._service.store.read_lines(self.id))
+        """Return the journal as stored: one line of JSON per entry, byte for byte.
+
+        Of an encrypted store, the lines are decrypted.
+        """
+        return tuple(
+            line for line, _ in await read_decrypted_lines(self._service.store, self.id)
+        )
 
     def feed(self, after: int = 0) -> AsyncGenerator[FeedItem, None]:
         """Follow the run: yield its entries after seq `after`, and live deltas in between.

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from midrun.agents.agent import Agent
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.file import File, list_refs, map_bodies
-from midrun.codec.hash_chain import get_chain
 from midrun.core import controls as c
 from midrun.core.controls import Approve, Control, Lift, UseTool
 from midrun.core.entries import Record, RunStarted
@@ -60,6 +59,7 @@ from midrun.errors import (
     FileRefused,
     JournalCorrupt,
     JournalTooNew,
+    JournalUnreadable,
     Misconfigured,
     RunExists,
     StoreClosed,
@@ -69,6 +69,7 @@ from midrun.ports.store import RunQuery, Store
 from midrun.refusal_texts import LOST_ASK_REASONS
 from midrun.runs.checkpoints import load_checkpoint_files, load_child_journals
 from midrun.runs.values import Receipt
+from midrun.stores.encryption import read_unkeyed_lines
 from midrun.text.entries import describe_ask_closure
 
 # Receipts: the answer to a control.
@@ -445,7 +446,7 @@ class RunService:
             CheckpointRefused: The run, or one of its children, is not at rest.
         """
         # The journal may have grown since `state` was read: cut it there.
-        pairs = tuple(await self.store.read_lines(state.run))[: state.seq]
+        pairs = await read_unkeyed_lines(self.store, state.run, limit=state.seq)
         children = await load_child_journals(self.store, state)
         return Checkpoint.of(
             state.run,
@@ -456,7 +457,6 @@ class RunService:
             now=self.now(),
             expires=expires,
             key=self._key,
-            chain=get_chain(self.store),
             children=children,
             files=await load_checkpoint_files(self.store, [(state.run, pairs), *children]),
         )
@@ -559,7 +559,7 @@ async def lift_halted_runs(service: RunService, by: Actor) -> None:
                 ruled = await append_input(
                     store, await load_run_state(store, row.run), Lift(by=by), service.now
                 )
-            except (JournalCorrupt, JournalTooNew):
+            except JournalUnreadable:
                 continue
             if ruled.entries:
                 service.on_appended(row.run, ruled.after)

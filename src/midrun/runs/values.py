@@ -120,6 +120,9 @@ class Verdict(Value, kw_only=True):
 
     `imported` is set if the first entries came from a checkpoint. They can be free of problems
     and still not authentic; it names the actor and the signing key.
+
+    `missing_key` is set if entries are encrypted with a key that this process does not have.
+    Then only the hash chain was checked: no entry was changed, removed or added in between.
     """
 
     run_id: RunId
@@ -127,6 +130,7 @@ class Verdict(Value, kw_only=True):
     problems: tuple[Problem, ...] = ()
     imported: Import | None = None
     erased: Erasure | None = None
+    missing_key: str = ""
 
     def __bool__(self) -> bool:
         return not self.problems
@@ -139,6 +143,12 @@ class Verdict(Value, kw_only=True):
         first = many if self.problems else f"{self.entries} entries, clean"
         if self.erased is not None:
             first = str(self.erased)
+        if self.missing_key and not self.problems:
+            first = f"{self.entries} entries, the hash chain is intact"
+            lines.append(
+                f"  The content was not checked: it is encrypted with key {self.missing_key}. "
+                "Run verify again in a process that has this key."
+            )
         return "\n".join([f"run {self.run_id}: {first}", *lines])
 
 

@@ -3,7 +3,8 @@
 Checks in this order: the hash chain over the stored bytes, the decoding of every line, the
 invariants of the journal (`midrun.verify`), the columns of the run's row, imports, and the
 bytes of the files that entries name. A broken chain ends the checks, because the lines behind
-it cannot be trusted.
+it cannot be trusted. Of an encrypted run, everything after the chain needs its keys; without
+them the verdict names the key.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,10 +18,17 @@ from midrun.codec.journal import decode_lines
 from midrun.core.entries import LeaseTaken, Record, RunImported
 from midrun.core.files import iter_file_refs
 from midrun.core.ids import RunId, Seq
-from midrun.errors import FileMissing, JournalCorrupt, JournalTooNew, RunErased
+from midrun.errors import (
+    FileMissing,
+    JournalCorrupt,
+    JournalKeyMissing,
+    JournalTooNew,
+    RunErased,
+)
 from midrun.ports.store import HasIndexedRow, RunRow, Store, Tombstone
 from midrun.runs.values import Erasure, Import, Verdict
 from midrun.stores.deletion import compute_proof
+from midrun.stores.encryption import PayloadCipher, get_cipher
 from midrun.verify.checks import Problem
 from midrun.verify.journal import check_chain, check_imports, check_journal
 
@@ -43,8 +51,13 @@ async def verify_run(store: Store, run: RunId) -> Verdict:
     except RunErased:
         return check_tombstone(await store.get_tombstone(run), get_chain(store))
     # In a thread: for a long journal the checks would block the event loop too long.
-    verdict, records = await to_thread.run_sync(_check_run, row, index, pairs, get_chain(store))
-    missing = [problem async for problem in check_files(store, run, records)]
+    verdict, records = await to_thread.run_sync(
+        _check_run, row, index, pairs, get_chain(store), get_cipher(store)
+    )
+    try:
+        missing = [problem async for problem in check_files(store, run, records)]
+    except JournalKeyMissing as error:  # an older run has the same file, under an older key
+        return replace(verdict, missing_key=error.key_id)
     return replace(verdict, problems=(*verdict.problems, *missing))
 
 
@@ -60,6 +73,8 @@ async def check_files(
             seen.add(ref.hash)
             try:
                 body = await store.read_file(run, ref.hash)
+            except JournalCorrupt as error:  # of an encrypted file
+                problem = f"The file “{ref.name}”: {error.problem}."
             except FileMissing:
                 problem = f"The store does not have the file “{ref.name}”, {ref.hash[:12]}."
             else:
@@ -87,9 +102,11 @@ def _check_run(
     index: Mapping[str, object],
     pairs: Sequence[tuple[bytes, bytes]],
     chain: HashChain,
+    cipher: PayloadCipher,
 ) -> tuple[Verdict, Sequence[Record]]:
     run, head = row.run, (row.seq, row.hash)
     imported: Import | None = None
+    missing_key = ""
     records: list[Record] = []
     found = list(
         check_chain(
@@ -98,7 +115,10 @@ def _check_run(
     )
     if not found:  # lines with a broken chain are not worth decoding
         try:
-            records = decode_lines(run, (line for line, _ in pairs))
+            lines = list(cipher.decrypt_lines(run, (line for line, _ in pairs)))
+            records = decode_lines(run, lines)
+        except JournalKeyMissing as error:
+            missing_key = error.key_id
         except (JournalCorrupt, JournalTooNew) as error:
             found.append(Problem(invariant="I4", seq=error.seq, text=str(error)))
         else:
@@ -106,7 +126,6 @@ def _check_run(
             found += check_row(row, index, records)
             # An import entry names the head of a chain without a key, whatever chain this
             # store uses, because the checkpoint came from another store.
-            lines = (line for line, _ in pairs)
             found += check_imports(
                 lines,
                 records,
@@ -115,7 +134,13 @@ def _check_run(
             )
             imported = find_last_import(records)
     problems = tuple(found)
-    verdict = Verdict(run_id=run, entries=len(pairs), problems=problems, imported=imported)
+    verdict = Verdict(
+        run_id=run,
+        entries=len(pairs),
+        problems=problems,
+        imported=imported,
+        missing_key=missing_key,
+    )
     return verdict, records
 
 

@@ -23,7 +23,7 @@ from midrun.core.stops import Meter, measure_caps
 from midrun.core.transitions import list_possible_controls
 from midrun.core.values import DRIVABLE_PHASES, Phase
 from midrun.driver.journal_writer import load_run_state
-from midrun.errors import JournalCorrupt, JournalTooNew
+from midrun.errors import JournalUnreadable
 from midrun.ports.store import Page, RunQuery, RunRow, Store
 from midrun.runs.turns import count_turns, format_json, make_plan_rows
 from midrun.runs.values import (
@@ -320,7 +320,7 @@ async def list_views(store: Store, query: RunQuery) -> Page[RunView]:
 async def _load_view(store: Store, row: RunRow) -> RunView:
     try:
         state = await load_run_state(store, row.run)
-    except (JournalCorrupt, JournalTooNew) as error:
+    except JournalUnreadable as error:
         return _make_unreadable_view(row, str(error))
     return await load_view(store, state)
 
@@ -358,7 +358,7 @@ async def list_all_asks(store: Store) -> tuple[OpenAsk, ...]:
             if row.head.asks:
                 try:
                     asks += list_open_asks(await load_run_state(store, row.run))
-                except (JournalCorrupt, JournalTooNew):
+                except JournalUnreadable:
                     continue
         cursor = page.cursor
         if not cursor:

@@ -20,6 +20,7 @@ from midrun.runs.control_bodies import make_files
 from midrun.server.request_context import RequestContext, json_response
 from midrun.server.runs import created_response
 from midrun.server.schemas import CheckpointBody, ForkBody
+from midrun.stores.encryption import read_decrypted_lines
 
 EXPIRY_MAX_S: Final = 10 * 365 * 24 * 3600
 """The longest lifetime of a checkpoint, in seconds; without an expiry it has no end."""
@@ -115,9 +116,9 @@ async def import_checkpoint(context: RequestContext) -> Response:
 
 
 async def export_journal(context: RequestContext) -> Response:
-    """Export the journal as it is stored, one line per entry; the hash chain covers it."""
+    """Export the journal, one line per entry: as it is stored, and decrypted."""
     run = await context.find_run()
-    pairs = await context.server.store.read_lines(run.id)
+    pairs = await read_decrypted_lines(context.server.store, run.id)
     return Response(
         b"".join(line + b"\n" for line, _ in pairs), media_type="application/x-ndjson"
     )

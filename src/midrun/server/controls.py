@@ -12,7 +12,7 @@ from starlette.responses import Response
 from midrun.core.decide.asks import may_decide
 from midrun.core.ids import RunId
 from midrun.core.state import Ask, State
-from midrun.errors import ControlRefused, RunNotFound
+from midrun.errors import ControlRefused, JournalUnreadable, RunNotFound
 from midrun.ports.store import RunQuery
 from midrun.runs.control_bodies import ControlBody, DecisionBody, ResumeBody
 from midrun.runs.control_specs import DECISIONS, ControlSpec, ControlTarget
@@ -27,7 +27,6 @@ from midrun.server.request_context import (
     json_response,
     make_command_receipt,
 )
-from midrun.server.run_views import UNREADABLE_ERRORS
 
 
 async def send_control(spec: ControlSpec, context: RequestContext) -> Response:
@@ -121,7 +120,7 @@ async def _make_page(context: RequestContext, kinds: tuple[str, ...]) -> Respons
             sees = await context.can_see(row.run)
             try:
                 state = await context.server.views.read_state(row.run)
-            except UNREADABLE_ERRORS:
+            except JournalUnreadable:
                 continue  # one damaged journal must not hide the other asks
             found += [
                 replace(ask, may_decide=_may_decide(context, state, ask.id))
@@ -152,7 +151,7 @@ async def decide_ask(context: RequestContext) -> Response:
         raise RunNotFound(run_id)
     try:
         state = await server.views.read_state(run_id)
-    except UNREADABLE_ERRORS:
+    except JournalUnreadable:
         if not sees:  # the caller must not learn that the run exists
             raise RunNotFound(run_id) from None
         raise

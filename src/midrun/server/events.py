@@ -24,6 +24,7 @@ from midrun.driver.delta import Delta
 from midrun.runs.midrun import Midrun
 from midrun.runs.wire import FeedEvent
 from midrun.server.schemas import to_wire
+from midrun.stores.encryption import read_decrypted_lines
 from midrun.text.entries import JournalDescriber
 from midrun.text.phrases import EntryText
 
@@ -146,7 +147,7 @@ class EventReader:
 
         Raises:
             RunNotFound: no such run.
-            JournalCorrupt, JournalTooNew: this process cannot read the journal.
+            JournalUnreadable: this process cannot read the journal.
         """
         # An entry never changes, so a cached event is never outdated. All streams of a run read
         # about the same entries: the first stream fills the cache, the others find it full. No
@@ -160,7 +161,7 @@ class EventReader:
         return found or await self._read_page(run, seq, limit)
 
     async def _read_page(self, run: RunId, seq: int, limit: int) -> Sequence[EncodedEvent]:
-        pairs = await self._mid.store.read_lines(run, after=Seq(seq), limit=limit)
+        pairs = await read_decrypted_lines(self._mid.store, run, after=Seq(seq), limit=limit)
         if not pairs:
             return []
         describer = JournalDescriber(run, await self.load_state(run, seq))
@@ -184,7 +185,9 @@ class EventReader:
         # Page by page: other tasks can run in between, and later reads start at these states.
         while state.seq < seq:
             page = min(EVENTS_PAGE_MAX, seq - state.seq)
-            pairs = await self._mid.store.read_lines(run, after=state.seq, limit=page)
+            pairs = await read_decrypted_lines(
+                self._mid.store, run, after=state.seq, limit=page
+            )
             records = decode_lines(run, [line for line, _ in pairs], after=state.seq)
             state = fold(run, records, state)
             self._keep_state(state, pairs)

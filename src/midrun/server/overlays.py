@@ -18,11 +18,12 @@ from midrun.core.journaled_text import format_position, get_topic_plan, shorten_
 from midrun.core.lru import LruDict
 from midrun.core.state import Ask, State
 from midrun.core.values import Actor, Phase
+from midrun.errors import JournalUnreadable
 from midrun.ports.store import HaltRecord, RunRow
 from midrun.runs.midrun import Midrun
 from midrun.runs.views import is_worker_lost
 from midrun.runs.wire import RunListItem, RunOverlay
-from midrun.server.run_views import UNREADABLE_ERRORS, RunViews, count_bytes
+from midrun.server.run_views import RunViews, count_bytes
 from midrun.text.buttons import Button, build_buttons, mark_worker_lost
 from midrun.text.status import StatusLine, build_status_line, mark_halting, mark_lost
 
@@ -161,7 +162,7 @@ class Overlays:
         if cached is None or cached.seq < row.seq:
             try:
                 state = await self._views.read_state(row.run)
-            except UNREADABLE_ERRORS as error:
+            except JournalUnreadable as error:
                 return _make_unreadable_facts(row, str(error))
             cached = _ListFacts(
                 seq=state.seq,

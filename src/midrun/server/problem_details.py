@@ -36,6 +36,8 @@ _STATUS_BY_CODE: Final[Mapping[str, int]] = {
     "store_full": 507,
     "journal_corrupt": 500,
     "journal_too_new": 500,
+    "journal_key_missing": 500,
+    "store_encrypted": 500,
 }
 """Code of an error → HTTP status. Any other error is a 500 without details."""
 

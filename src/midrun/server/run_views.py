@@ -14,7 +14,7 @@ from midrun.core.lru import LruDict
 from midrun.core.run_head import Head
 from midrun.core.state import State
 from midrun.driver.journal_writer import load_run_state
-from midrun.errors import JournalCorrupt, JournalTooNew, RunErased, RunNotFound
+from midrun.errors import RunErased, RunNotFound
 from midrun.ports.store import Visibility
 from midrun.runs.midrun import Midrun
 from midrun.runs.values import RunView
@@ -25,9 +25,6 @@ CACHED_STATES_MAX_BYTES: Final = 64 * 1024 * 1024
 """The bound on the journals of all cached states; a state needs about as much memory."""
 
 CACHED_HEADS_MAX: Final = 8192
-
-UNREADABLE_ERRORS: Final = (JournalCorrupt, JournalTooNew)
-"""Errors of one unreadable journal: damaged, or of a newer Midrun. Other runs are fine."""
 
 
 class _CachedState(NamedTuple):

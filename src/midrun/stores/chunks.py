@@ -56,18 +56,29 @@ def split_line(line: bytes) -> tuple[bytes, dict[bytes, bytes]]:
 
     The body of an entry, without seq and time, has the same chunks as its complete line.
     """
-    if len(line) < SHARED_MIN_BYTES:
+    head, shared, tail = cut_shared_parts(line)
+    if not shared:
         return line, {}
-    head, *objects = _BETWEEN_OBJECTS.split(line)
-    tail = objects.pop() if objects else b""
-    if sum(map(len, objects)) < SHARED_MIN_BYTES:
-        return line, {}
-    # The first part ends before the first object and differs from run to run, as does the last
-    # object with everything after it. Both stay in the reference line.
-    chunks = [(sha256(chunk).digest(), chunk) for chunk in _cut_chunks(objects)]
+    chunks = [(sha256(chunk).digest(), chunk) for chunk in shared]
     hashes = tuple(digest.hex() for digest, _ in chunks)
     reference = _ReferenceLine(head.decode(), hashes, tail.decode())
     return REFERENCE_PREFIX + msgspec.json.encode(reference), dict(chunks)
+
+
+def cut_shared_parts(line: bytes) -> tuple[bytes, list[bytes], bytes]:
+    """Cut a long line into its head, the parts that runs share, and its tail.
+
+    Without a part to share, the head is the whole line.
+    """
+    if len(line) < SHARED_MIN_BYTES:
+        return line, [], b""
+    head, *objects = _BETWEEN_OBJECTS.split(line)
+    tail = objects.pop() if objects else b""
+    if sum(map(len, objects)) < SHARED_MIN_BYTES:
+        return line, [], b""
+    # The first part ends before the first object and differs from run to run, as does the last
+    # object with everything after it.
+    return head, _cut_chunks(objects), tail
 
 
 def _cut_chunks(objects: Sequence[bytes]) -> list[bytes]:

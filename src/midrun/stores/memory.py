@@ -55,6 +55,7 @@ from midrun.stores.deletion import (
     make_tombstone,
     parse_ended_cursor,
 )
+from midrun.stores.encryption import UNENCRYPTED, PayloadCipher
 from midrun.stores.operations import JournalStore, JournalWrite, StoredRow, TakeLeaseWrite
 from midrun.stores.search import match_words, parse_search
 from midrun.stores.validation import StoredHead
@@ -100,8 +101,15 @@ class MemoryStore(JournalStore):
     Every method is atomic, because it awaits nothing after it has read the first dictionary.
     """
 
-    def __init__(self, *, clock: Clock = read_wall_clock, key: bytes | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock = read_wall_clock,
+        key: bytes | None = None,
+        cipher: PayloadCipher = UNENCRYPTED,
+    ) -> None:
         self.chain = HashChain(key)
+        self.cipher = cipher
         self._clock = clock
         self._runs: dict[RunId, _MemoryRun] = {}
         self._numbers = itertools.count(1)
@@ -169,7 +177,9 @@ class MemoryStore(JournalStore):
         # The chain of the part that is read starts with the hash of the entry before it.
         previous = stored_lines[after - 1][1] if after and pairs else None
         lines = self.chain.verify_lines(run, pairs, after=after, previous=previous)
-        return decode_lines(run, lines, after=after)
+        return decode_lines(
+            run, self.cipher.decrypt_lines(run, lines, after=after), after=after
+        )
 
     async def read_lines(
         self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
@@ -188,7 +198,7 @@ class MemoryStore(JournalStore):
         await self._yield_and_check_open()
         if file_hash not in self._get_run(run).file_hashes:
             raise FileMissing(run, file_hash)
-        return self._files[file_hash]
+        return self.cipher.decrypt_file(run, file_hash, self._files[file_hash])
 
     async def get_row(self, run: RunId, seen_by: Visibility = ALL_RUNS) -> RunRow:
         await self._yield_and_check_open()

@@ -26,10 +26,11 @@ from midrun.core.entries import Entry, RunImported
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import TERMINAL_PHASES
-from midrun.errors import RunExists, RunNotFound, TooLarge
+from midrun.errors import RunExists, RunNotFound, StoreEncrypted, TooLarge
 from midrun.ports.environment import Clock
 from midrun.ports.store import AppendResult, Lease
 from midrun.stores import validation
+from midrun.stores.encryption import UNENCRYPTED, PayloadCipher
 from midrun.stores.search import collect_words
 from midrun.stores.validation import (
     NO_FILES,
@@ -40,6 +41,7 @@ from midrun.stores.validation import (
     collect_files,
     encode_first_head,
     encode_head,
+    encrypt_files,
     verify_adopted_lines,
 )
 
@@ -233,10 +235,19 @@ class JournalStore(ABC):
     """The methods of a store that write journals: they prepare an operation and write it."""
 
     chain: HashChain
+    cipher: PayloadCipher = UNENCRYPTED
+    missing_keys: str = ""  # the ids of the keys of an encrypted store; "": it may be written
+    name: str = "memory"  # of the store, for errors
     on_write: Callable[[float], None] | None = None
 
     async def _write_measured(self, operation: JournalWrite) -> AppendResult:
-        """Write `operation`; report the time that it took, if that is wanted."""
+        """Write `operation`; report the time that it took, if that is wanted.
+
+        Raises:
+            StoreEncrypted: the store is encrypted, and this process has no key.
+        """
+        if self.missing_keys:
+            raise StoreEncrypted(self.name, self.missing_keys, "")
         report = self.on_write
         if report is None:
             return await self._write(operation)
@@ -259,15 +270,15 @@ class JournalStore(ABC):
         files: Mapping[str, bytes] | None = None,
     ) -> AppendResult:
         encode = partial(validation.encode_first_entries, run, entries)
-        bodies, is_large = await _encode_bodies(encode, entries)
+        bodies, is_large = await self._encode_bodies(run, encode, entries, is_first=True)
         operation = CreateRunWrite(
             run=run,
             chain=self.chain,
             bodies=bodies,
-            stored_head=encode_first_head(head),
+            stored_head=encode_first_head(head, self.cipher, run),
             is_large=is_large or bool(files),
-            files=await _collect_files(entries, files),
-            search_words=collect_words(entries),
+            files=await self._collect_files(entries, files),
+            search_words=collect_words(entries, has_texts=not self.cipher),
         )
         return await self._write_measured(operation)
 
@@ -280,9 +291,9 @@ class JournalStore(ABC):
         head: Head,
         files: Mapping[str, bytes] | None = None,
     ) -> AppendResult:
-        stored_head = encode_first_head(head)
+        stored_head = encode_first_head(head, self.cipher, run)
         adopted = await anyio.to_thread.run_sync(
-            verify_adopted_lines, run, lines, imported, self.chain, files
+            verify_adopted_lines, run, lines, imported, self.chain, self.cipher, files
         )
         operation = CreateRunWrite(
             run=run,
@@ -313,19 +324,20 @@ class JournalStore(ABC):
                 run, entries, lease=lease, head=head, starts=starts
             )
         encode = partial(validation.encode_entries, run, entries, lease)
-        bodies, is_large = await _encode_bodies(encode, entries)
+        bodies, is_large = await self._encode_bodies(run, encode, entries)
+        stored_head = None if head is None else encode_head(head, self.cipher, run)
         operation = AppendWrite(
             run=run,
             chain=self.chain,
             bodies=bodies,
-            stored_head=None if head is None else encode_head(head),
+            stored_head=stored_head,
             starts=starts or validation.has_starts(entries),
             is_large=is_large or bool(files),
-            files=await _collect_files(entries, files),
+            files=await self._collect_files(entries, files),
             after=after,
             lease=lease,
             at=at,
-            search_words=_collect_last_words(entries, head),
+            search_words=self._collect_last_words(entries, head),
         )
         return await self._write_measured(operation)
 
@@ -342,12 +354,12 @@ class JournalStore(ABC):
     ) -> tuple[Lease, AppendResult]:
         epoch = validation.read_taken_epoch(run, entries, holder)
         encode = partial(validation.encode_lease_entries, run, entries, holder)
-        bodies, is_large = await _encode_bodies(encode, entries)
+        bodies, is_large = await self._encode_bodies(run, encode, entries)
         operation = TakeLeaseWrite(
             run=run,
             chain=self.chain,
             bodies=bodies,
-            stored_head=encode_head(head),
+            stored_head=encode_head(head, self.cipher, run),
             starts=validation.has_starts(entries),
             is_large=is_large,
             after=after,
@@ -355,36 +367,51 @@ class JournalStore(ABC):
             epoch=epoch,
             limits=validation.select_valid_limits(head, limits),
             at=at,
-            search_words=_collect_last_words(entries, head),
+            search_words=self._collect_last_words(entries, head),
         )
         appended = await self._write_measured(operation)
         return Lease(run=run, holder=holder, epoch=epoch), appended
 
+    async def _collect_files(
+        self, entries: Sequence[Entry], files: Mapping[str, bytes] | None
+    ) -> NamedFiles:
+        """Collect the files that `entries` name; hash and encrypt given bodies in a thread."""
+        if not files:
+            return collect_files(entries, None)
+        named = await anyio.to_thread.run_sync(collect_files, entries, files)
+        return await anyio.to_thread.run_sync(encrypt_files, self.cipher, named)
 
-async def _collect_files(
-    entries: Sequence[Entry], files: Mapping[str, bytes] | None
-) -> NamedFiles:
-    """Collect the files that `entries` name; hash given bodies in a thread."""
-    if not files:
-        return collect_files(entries, None)
-    return await anyio.to_thread.run_sync(collect_files, entries, files)
+    def _collect_last_words(self, entries: Sequence[Entry], head: Head | None) -> str:
+        """Return the words that the end of a run adds to the index; "" for other appends."""
+        if head is None or head.phase not in TERMINAL_PHASES:
+            return ""
+        return collect_words(entries, has_texts=not self.cipher)
 
+    async def _encode_bodies(
+        self,
+        run: RunId,
+        encode: Callable[[JsonLimits], list[bytes]],
+        entries: Sequence[Entry],
+        *,
+        is_first: bool = False,
+    ) -> tuple[list[bytes], bool]:
+        """Encode and encrypt `entries`, in a thread if they are large; tell whether they are.
 
-def _collect_last_words(entries: Sequence[Entry], head: Head | None) -> str:
-    """Return the words that the end of a run adds to the index; "" for other appends."""
-    return collect_words(entries) if head and head.phase in TERMINAL_PHASES else ""
+        A caller that changes its entries meanwhile gets a mixture of both versions, or a
+        refusal.
+        """
 
+        def encode_and_encrypt(limits: JsonLimits) -> list[bytes]:
+            bodies, cipher = encode(limits), self.cipher
+            return [
+                cipher.encrypt_entry(run, body, is_first=is_first and not number)
+                for number, body in enumerate(bodies)
+            ]
 
-async def _encode_bodies(
-    encode: Callable[[JsonLimits], list[bytes]], entries: Sequence[Entry]
-) -> tuple[list[bytes], bool]:
-    """Encode `entries`, in a thread if they are large; tell whether they are.
-
-    A caller that changes its entries meanwhile gets a mixture of both versions, or a refusal.
-    """
-    if len(entries) <= INLINE_MAX_ENTRIES:
-        try:
-            return encode(INLINE_ENTRY_LIMITS), False
-        except TooLarge:
-            pass
-    return await anyio.to_thread.run_sync(encode, DEFAULT_LIMITS), True
+        chosen = encode_and_encrypt if self.cipher.write_id else encode
+        if len(entries) <= INLINE_MAX_ENTRIES:
+            try:
+                return chosen(INLINE_ENTRY_LIMITS), False
+            except TooLarge:
+                pass
+        return await anyio.to_thread.run_sync(chosen, DEFAULT_LIMITS), True

@@ -39,17 +39,21 @@ def split_words(text: str) -> list[str]:
     return list(dict.fromkeys(word[:WORD_MAX_CHARS] for word in words))
 
 
-def collect_words(entries: Iterable[Entry]) -> str:
-    """Return the words of entries that begin or end a run, joined by spaces; else ""."""
+def collect_words(entries: Iterable[Entry], *, has_texts: bool = True) -> str:
+    """Return the words of entries that begin or end a run, joined by spaces; else "".
+
+    An encrypted store leaves out the texts (`has_texts`): the index is not encrypted.
+    """
     texts: list[str] = []
     for entry in entries:
         match entry:
             case RunStarted():
-                texts += [entry.task, entry.agent, *entry.labels]
+                texts += [entry.task] if has_texts else []
+                texts += [entry.agent, *entry.labels]
                 texts += [speaker.agent for speaker in entry.handoffs]
-            case RunCompleted():
+            case RunCompleted() if has_texts:
                 texts.append(entry.output)
-            case RunCancelled():
+            case RunCancelled() if has_texts:
                 texts.append(entry.partial)
             case _:
                 continue

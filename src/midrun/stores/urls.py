@@ -1,6 +1,6 @@
 """Open a store by its address: `memory://`, `sqlite:///runs.db`, `postgresql://host/db`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -10,6 +10,7 @@ import anyio.to_thread
 from midrun.errors import Misconfigured, StoreError, StoreUnreachable
 from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.store import Durability, Store
+from midrun.stores.encryption import PayloadCipher
 from midrun.stores.memory import MemoryStore
 from midrun.stores.sqlite.store import SqliteStore
 
@@ -23,6 +24,7 @@ async def open_store(
     durability: Durability = "full",
     clock: Clock = read_wall_clock,
     key: bytes | None = None,
+    encryption_keys: Sequence[bytes] = (),
 ) -> Store:
     """Open the store at `url`.
 
@@ -30,33 +32,37 @@ async def open_store(
     `postgresql:` address is passed to libpq: hosts, database, and settings such as
     `?sslmode=verify-full`. Postgres has a clock of its own that all its processes share; a
     `clock` other than the machine's replaces it, for tests. With a `key` the hash chains are
-    keyed. A store has its key from the beginning and keeps it, or it has none.
+    keyed. A store has its key from the beginning and keeps it, or it has none. With
+    `encryption_keys` its content is encrypted: the first key encrypts, all of them decrypt.
 
     Raises:
         StoreUnreachable: it cannot be opened, or does not answer.
         StoreForeign, StoreDamaged, StoreBusy, StoreFull: the state it was found in.
         StoreKeyRefused: it was created with another key, or with none.
+        StoreEncrypted: it is encrypted with other keys than the given ones.
         Misconfigured: there is no such kind of store, the package for it is not installed, or
-            the key is too short.
+            a key does not have its length.
     """
+    cipher = PayloadCipher(encryption_keys)
     try:
         parts = urlsplit(url)
     except ValueError as error:
         raise StoreUnreachable(url, str(error)) from None
     match parts.scheme:
         case "memory":
-            return MemoryStore(clock=clock, key=key)
+            return MemoryStore(clock=clock, key=key, cipher=cipher)
         case "sqlite" if ":memory:" in url:
             raise StoreUnreachable(url, "use memory:// for a store that is not kept")
         case "sqlite" if not parts.netloc and len(parts.path) > 1:
             path = Path(unquote(parts.path[1:]))
             return await _open_sqlite(
-                lambda: SqliteStore(path, durability=durability, clock=clock, key=key)
+                lambda: SqliteStore(
+                    path, durability=durability, clock=clock, key=key, cipher=cipher
+                )
             )
         case "postgresql" | "postgres":
-            return await _open_postgres(
-                url, durability, None if clock is read_wall_clock else clock, key
-            )
+            own_clock = None if clock is read_wall_clock else clock
+            return await _open_postgres(url, durability, own_clock, key, cipher)
         case _:
             kinds = "memory://, sqlite:///path/to/file.db or postgresql://host/database"
             shown = f"{parts.scheme}://…" if "@" in url else url  # it may hold a password
@@ -92,10 +98,16 @@ async def _open_sqlite(open_sync: Callable[[], SqliteStore]) -> SqliteStore:
 
 
 async def _open_postgres(
-    url: str, durability: Durability, clock: Clock | None, key: bytes | None
+    url: str,
+    durability: Durability,
+    clock: Clock | None,
+    key: bytes | None,
+    cipher: PayloadCipher,
 ) -> Store:
     try:
         from midrun.stores.postgres.store import PostgresStore  # noqa: PLC0415 - psycopg is optional
     except ImportError as error:
         raise Misconfigured("postgresql://", f"install midrun[postgres] ({error})") from error
-    return await PostgresStore.open(url, durability=durability, clock=clock, key=key)
+    return await PostgresStore.open(
+        url, durability=durability, clock=clock, key=key, cipher=cipher
+    )

@@ -67,6 +67,7 @@ from midrun.ports.write_permissions import (
     PERSON_ENTRY_TYPES,
     UNLEASED_ENTRY_TYPES,
 )
+from midrun.stores.encryption import PayloadCipher
 from midrun.stores.search import collect_words
 
 # ── Heads and rows in their stored form ──────────────────────────────────────────────────
@@ -98,8 +99,8 @@ class StoredHead(Struct, frozen=True, gc=False):
     body: bytes
 
 
-def encode_head(head: Head) -> StoredHead:
-    """Encode `head` for a store.
+def encode_head(head: Head, cipher: PayloadCipher, run: RunId) -> StoredHead:
+    """Encode the head of `run` for a store; encrypt its task.
 
     Raises:
         NotJson: a field cannot be stored; `path` names it.
@@ -116,10 +117,13 @@ def encode_head(head: Head) -> StoredHead:
     for number in (decoded.asks, decoded.step, decoded.wake_at or 0):
         if not -INTEGER_MAX <= number <= INTEGER_MAX:
             raise NotJson(f"$.head{_find_bad_field(head)}", f"integer beyond ±{INTEGER_MAX}")
+    if cipher.write_id and head.task:
+        task = cipher.encrypt_task(run, head.task)
+        return StoredHead(decoded, _HEAD_ENCODER.encode(replace(head, task=task)))
     return StoredHead(decoded, body)
 
 
-def encode_first_head(head: Head) -> StoredHead:
+def encode_first_head(head: Head, cipher: PayloadCipher, run: RunId) -> StoredHead:
     """Encode the head of a new run for a store.
 
     Postgres cannot index more than about 2,700 bytes, so the names of a new run are bounded in
@@ -129,7 +133,7 @@ def encode_first_head(head: Head) -> StoredHead:
         NotJson: a field cannot be stored.
         TooLarge: a name is longer than `NAME_MAX_CHARS`; `path` names it.
     """
-    encoded_head = encode_head(head)
+    encoded_head = encode_head(head, cipher, run)
     names = {name: getattr(head, name) for name in FIXED_NAMES}
     names |= {f"labels[{number}]": label for number, label in enumerate(head.labels)}
     for field, name in names.items():
@@ -371,6 +375,14 @@ class NamedFiles(Struct, frozen=True, gc=False):
 NO_FILES: Final = NamedFiles()
 
 
+def encrypt_files(cipher: PayloadCipher, files: NamedFiles) -> NamedFiles:
+    """Encrypt the bodies of files."""
+    if not cipher or not files.bodies:
+        return files
+    sealed = {key: cipher.encrypt_file(key, body) for key, body in files.bodies.items()}
+    return NamedFiles(files.hashes, sealed)
+
+
 def collect_files(entries: Iterable[Entry], files: Mapping[str, bytes] | None) -> NamedFiles:
     """Return the files that `entries` name; refuse a body that does not have its hash.
 
@@ -534,9 +546,20 @@ def check_snapshot(snapshot: Snapshot) -> None:
         raise ValueError(f"snapshot.seq must be 1 or more, got {snapshot.seq}")
 
 
-def open_stored_snapshot(chain: HashChain, snapshot: Snapshot) -> Snapshot | None:
-    """Return a stored snapshot; None if its seal does not match the key."""
-    body = chain.open_snapshot(snapshot.hash, snapshot.body)
+def encode_stored_snapshot(
+    chain: HashChain, cipher: PayloadCipher, run: RunId, snapshot: Snapshot
+) -> Snapshot:
+    """Return the stored form of a snapshot: encrypted, then sealed by the key of the chain."""
+    body = chain.seal_snapshot(snapshot.hash, cipher.encrypt_snapshot(run, snapshot.body))
+    return replace(snapshot, body=body)
+
+
+def open_stored_snapshot(
+    chain: HashChain, cipher: PayloadCipher, run: RunId, snapshot: Snapshot
+) -> Snapshot | None:
+    """Return a stored snapshot; None if its seal or its key does not match."""
+    sealed = chain.open_snapshot(snapshot.hash, snapshot.body)
+    body = None if sealed is None else cipher.decrypt_snapshot(run, sealed)
     return None if body is None else Snapshot(seq=snapshot.seq, hash=snapshot.hash, body=body)
 
 
@@ -634,9 +657,10 @@ def verify_adopted_lines(
     lines: Sequence[bytes],
     imported: RunImported,
     chain: HashChain,
+    cipher: PayloadCipher,
     files: Mapping[str, bytes] | None = None,
 ) -> AdoptedJournal:
-    """Verify `lines` and hash them as a journal of `run` in this store.
+    """Verify `lines`; encrypt and hash them as a journal of `run` in this store.
 
     Raises:
         JournalCorrupt: with the first seq that no midrun could have written so.
@@ -660,12 +684,13 @@ def verify_adopted_lines(
         check_import_head(run, record, plain)
         # Folding the entry proves that it may follow: the driver will fold the same journal.
         state = _fold_record(state, record)
+        stored = _encrypt_line(cipher, run, record) if cipher else canonical
         link, plain = (
-            chain.make_next_link(link, canonical),
+            chain.make_next_link(link, stored),
             UNKEYED_CHAIN.make_next_link(plain, canonical),
         )
         records.append(record)
-        hashed.append((canonical, link))
+        hashed.append((stored, link))
     if not records:
         raise JournalCorrupt(run, 1, "a journal begins with RunStarted")
     if imported.head != plain.hex():
@@ -681,10 +706,15 @@ def verify_adopted_lines(
         lines=tuple(hashed),
         last_version=end,
         started_at=records[0].at,
-        import_body=encode_entry(imported),
-        files=collect_files((record.entry for record in records), files),
-        search_words=collect_words(record.entry for record in records),
+        import_body=cipher.encrypt_entry(run, encode_entry(imported)),
+        files=encrypt_files(cipher, collect_files((record.entry for record in records), files)),
+        search_words=collect_words((r.entry for r in records), has_texts=not cipher),
     )
+
+
+def _encrypt_line(cipher: PayloadCipher, run: RunId, record: Record) -> bytes:
+    body = cipher.encrypt_entry(run, encode_entry(record.entry), is_first=record.seq == 1)
+    return format_line(body, seq=record.seq, at=record.at, epoch=record.epoch)
 
 
 def _check_canonical(run: RunId, record: Record, data: bytes) -> bytes:

@@ -47,8 +47,7 @@ from midrun.driver.run_loop import RunLoop
 from midrun.driver.subprocess.zygote_client import Zygote
 from midrun.driver.user_code import UserTasks
 from midrun.errors import (
-    JournalCorrupt,
-    JournalTooNew,
+    JournalUnreadable,
     MidrunError,
     NoRoom,
     RunNotFound,
@@ -294,7 +293,7 @@ class LocalWorker:
             if not self._shutting_down and self._needs_another_look(run):
                 self._task_group.start_soon(self._start_if_drivable, run)
         # No further entry can repair this journal: the run is left alone for good.
-        except (JournalCorrupt, JournalTooNew) as error:
+        except JournalUnreadable as error:
             self._undrivable_runs[run] = BEYOND_EVERY_SEQ
             log.error("Cannot drive run %s: %s", run, error)  # noqa: TRY400 - a traceback adds nothing
         except NoRoom as refused:
@@ -523,7 +522,7 @@ class LocalWorker:
             await action(run)
         except RunNotFound:
             return  # it was deleted since it was listed
-        except (JournalCorrupt, JournalTooNew) as error:
+        except JournalUnreadable as error:
             self._undrivable_runs[run] = BEYOND_EVERY_SEQ
             log.error("Cannot read run %s; it is skipped from now on: %s", run, error)  # noqa: TRY400 - a traceback adds nothing
 

@@ -131,7 +131,11 @@ def test_a_secret_comes_from_a_variable_or_from_a_file_of_its_own(
     monkeypatch.setenv("MIDRUN_KEY_FILE", str(secret))
     monkeypatch.setenv("MIDRUN_TOKEN", "from-the-environment")
     args = resolve("serve", "app.py", "--config", str(config))
-    assert args.keys == {"key": b"from-the-file", "chain_key": b"from-the-file"}
+    assert args.keys == {
+        "key": b"from-the-file",
+        "chain_key": b"from-the-file",
+        "encryption_keys": (),
+    }
     assert args.token == "from-the-environment"
     monkeypatch.setenv("MIDRUN_KEY_FILE", str(secret))
     monkeypatch.setenv("MIDRUN_KEY", "another")

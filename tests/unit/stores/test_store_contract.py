@@ -6,13 +6,15 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from midrun.ports.store import Store
+from midrun.core.entries import RunStarted
+from midrun.ports.store import RunQuery, Store
+from midrun.stores.encryption import PayloadCipher
 from midrun.stores.memory import MemoryStore
 from midrun.stores.postgres.store import PostgresStore
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.postgres import Postgres
 from midrun.testing.store_suite import FollowerCursorSuite, ManualClock, StoreSuite
-from midrun.testing.store_suite.fixtures import ReopenStore
+from midrun.testing.store_suite.fixtures import RUN, ReopenStore, make_head
 
 
 class TestMemoryStore(StoreSuite, FollowerCursorSuite):
@@ -23,14 +25,25 @@ class TestMemoryStore(StoreSuite, FollowerCursorSuite):
         await store.close()
 
 
-class TestMemoryStoreWithAKey(StoreSuite):
-    """A key changes the hashes and nothing else."""
+class TestMemoryStoreWithKeys(StoreSuite):
+    """A chain key changes the hashes, an encryption key the lines, and nothing else."""
 
     @pytest.fixture
     async def store(self, clock: ManualClock) -> AsyncIterator[Store]:
-        store = MemoryStore(clock=clock, key=b"kept where the store is not")
+        cipher = PayloadCipher([b"kept where the content is not..."])
+        store = MemoryStore(clock=clock, key=b"kept where the store is not", cipher=cipher)
         yield store
         await store.close()
+
+    async def test_runs_are_found_by_the_words_of_task_agent_labels_and_output(
+        self, store: Store
+    ) -> None:
+        """In an encrypted store, the texts are not in the index; the names are."""
+        entry = RunStarted(agent="clerk", task="Check the invoice", labels=("urgent",))
+        await store.create(RUN, [entry], head=make_head())
+        for search, found in (("clerk", [RUN]), ("urg", [RUN]), ("invoice", [])):
+            page = await store.list_runs(RunQuery(search=search))
+            assert [row.run for row in page.items] == found
 
 
 class TestSqliteStore(StoreSuite, FollowerCursorSuite):
@@ -73,7 +86,8 @@ TRUNCATE_ALL = """
             TRUNCATE midrun_runs, midrun_entries, midrun_labels, midrun_snapshots,
                      midrun_notices, midrun_holders, midrun_halts, midrun_followers,
                      midrun_audit, midrun_cursors, midrun_chunks, midrun_files,
-                     midrun_run_files, midrun_search, midrun_chunk_uses, midrun_tombstones
+                     midrun_run_files, midrun_search, midrun_chunk_uses, midrun_tombstones,
+                     midrun_encryption_keys
                      RESTART IDENTITY;
         END IF;
     END

@@ -43,7 +43,14 @@ from midrun.core.evolve import fold
 from midrun.core.ids import RunId
 from midrun.core.state import State
 from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, Json, Phase
-from midrun.errors import ControlRefused, CursorRefused, MidrunError, Misconfigured, RunNotFound
+from midrun.errors import (
+    ControlRefused,
+    CursorRefused,
+    JournalUnreadable,
+    MidrunError,
+    Misconfigured,
+    RunNotFound,
+)
 from midrun.ports.store import RunQuery
 from midrun.runs import validation
 from midrun.runs.control_bodies import ID_MAX_CHARS
@@ -72,7 +79,6 @@ from midrun.server.chat_threads import (
 )
 from midrun.server.problem_details import HttpProblem, to_problem
 from midrun.server.request_context import RequestContext
-from midrun.server.run_views import UNREADABLE_ERRORS
 
 CONTEXT_SCOPE_KEY: Final = "midrun.visit"
 CANCEL_WAIT_S: Final = 10.0
@@ -253,7 +259,7 @@ class TaskHandler(RequestHandler):
             raise InvalidParamsError(str(error)) from None
         tasks, with_artifacts = [], params.include_artifacts
         for row in page.items:
-            with suppress(*UNREADABLE_ERRORS):  # a damaged journal must not hide other tasks
+            with suppress(JournalUnreadable):  # a damaged journal must not hide other tasks
                 task = _read_task(request_context, row.run, history=0, artifacts=with_artifacts)
                 tasks.append(await task)
         return pb.ListTasksResponse(

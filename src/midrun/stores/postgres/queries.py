@@ -54,6 +54,10 @@ SET_KEY: Final = """
     ON CONFLICT DO NOTHING RETURNING key_id
 """
 KEY: Final = "SELECT key_id FROM midrun_chain_key"
+ENCRYPTION_KEYS: Final = "SELECT key_id FROM midrun_encryption_keys ORDER BY no"
+ADD_ENCRYPTION_KEY: Final = """
+    INSERT INTO midrun_encryption_keys (key_id) VALUES (%(key_id)s) ON CONFLICT DO NOTHING
+"""
 SERVER_INFO: Final = """
     SELECT current_setting('server_version_num')::integer, pg_is_in_recovery(),
            coalesce(current_schema(), ''), current_setting('server_encoding')

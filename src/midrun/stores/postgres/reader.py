@@ -41,6 +41,7 @@ from midrun.stores.deletion import (
     make_ended_cursor,
     parse_ended_cursor,
 )
+from midrun.stores.encryption import PayloadCipher
 from midrun.stores.operations import StoredRow
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import ServerClock
@@ -149,11 +150,12 @@ class JournalRange:
         """Total length of the lines in bytes."""
         return sum(len(line) for line, _ in self.pairs)
 
-    def decode_records(self, chain: HashChain) -> list[Record]:
+    def decode_records(self, chain: HashChain, cipher: PayloadCipher) -> list[Record]:
         """Return the entries; verify their hash chain and their number.
 
         Raises:
             JournalCorrupt: an entry is missing or was changed.
+            JournalKeyMissing: `cipher` does not have the key of an entry.
         """
         run, after, pairs = self._run, self._after, self.pairs
         if self._end <= after:
@@ -172,7 +174,7 @@ class JournalRange:
             and pairs[-1][1] != row_state.hash
         ):
             raise JournalCorrupt(run, self._end, "the run's head has another hash")
-        return decode_lines(run, lines, after=after)
+        return decode_lines(run, cipher.decrypt_lines(run, lines, after=after), after=after)
 
     async def read(self, pool: ConnectionPool, limit: int | None) -> StoredRow:
         """Read all parts and return the run's row.

@@ -7,6 +7,7 @@ number for each run that changes when the run is watched anew; the sender then s
 a full state.
 
 The relay has a connection of its own, made at its first use. Deltas are sent through the pool.
+The server writes notifications to its disk for a moment, so an encrypted store encrypts them.
 """
 
 from collections import deque
@@ -21,6 +22,7 @@ from midrun.core.ids import RunId
 from midrun.errors import StoreError
 from midrun.ports.platform import read_boot_clock
 from midrun.ports.relay import Listener
+from midrun.stores.encryption import PayloadCipher
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import AnswerLost, PostgresAddress, PostgresConnection
 from midrun.stores.postgres.pool import RETRY_PAUSE_MAX_S, ConnectionPool
@@ -47,8 +49,11 @@ RUNS_PER_ANNOUNCEMENT: Final = 100
 class PostgresRelay:
     """A `Relay` over a connection of its own, made at its first use."""
 
-    def __init__(self, address: PostgresAddress, pool: ConnectionPool) -> None:
-        self.max_message_bytes = MESSAGE_MAX_BYTES
+    def __init__(
+        self, address: PostgresAddress, pool: ConnectionPool, cipher: PayloadCipher
+    ) -> None:
+        self.max_message_bytes = cipher.limit_live_bytes(MESSAGE_MAX_BYTES)
+        self._cipher = cipher
         self._address = address
         self._pool = pool
         self._channel = ""  # suffix of this process's channel; empty while not connected
@@ -77,7 +82,8 @@ class PostgresRelay:
         """Send a message; ignore a failure, because nothing depends on it."""
         with suppress(StoreError):
             await self._pool.execute(
-                queries.NOTIFY, {"channel": name, "message": message.decode()}
+                queries.NOTIFY,
+                {"channel": name, "message": self._cipher.encrypt_live(message).decode()},
             )
         return True
 
@@ -146,7 +152,9 @@ class PostgresRelay:
             if channel.endswith(SHARED_CHANNEL):
                 self._handle_announcement(text)
             else:
-                self._inbox.append(text.encode())
+                # A message under another key is dropped; its text is in the journal soon.
+                decrypted = self._cipher.decrypt_live(text.encode())
+                self._inbox.extend([] if decrypted is None else [decrypted])
 
     async def _wait_for_activity(self, connection: PostgresConnection) -> None:
         """Wait for a message, a new watch, or the next announcement time."""

@@ -15,10 +15,11 @@ fails at once, so this is tested explicitly.
 
 import re
 from importlib.resources import files
-from typing import Final
+from typing import Final, NamedTuple
 
 from midrun.core.ids import Micros
 from midrun.errors import StoreForeign, StoreKeyRefused, StoreUnreachable
+from midrun.stores.encryption import UNENCRYPTED, PayloadCipher
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import PostgresAddress, PostgresConnection
 
@@ -39,13 +40,23 @@ def load_migrations() -> list[tuple[int, str]]:
     )
 
 
-async def prepare_store(address: PostgresAddress, key_id: str = "") -> Micros:
-    """Check the server, migrate the schema and set the key; return the server's time.
+class PreparedStore(NamedTuple):
+    """The server's time, and the keys of an encrypted store if this process has none."""
+
+    now: Micros
+    missing_keys: str
+
+
+async def prepare_store(
+    address: PostgresAddress, key_id: str = "", cipher: PayloadCipher = UNENCRYPTED
+) -> PreparedStore:
+    """Check the server, migrate the schema and set the keys.
 
     Raises:
         AnswerLost: the server went away; the migrations were applied, or not.
         StoreForeign: a newer midrun has migrated the schema.
         StoreKeyRefused: its chains are made with another key than `key_id`.
+        StoreEncrypted: it is encrypted with other keys than those of `cipher`.
         StoreUnreachable: the server cannot keep a store, or a pooler prevents it.
     """
     connection = await PostgresConnection.connect(address, timeout_s=MIGRATION_TIMEOUT_S)
@@ -57,9 +68,10 @@ async def prepare_store(address: PostgresAddress, key_id: str = "") -> Micros:
             await _apply_migrations(address, connection, all_migrations)
         address.schema_version = all_migrations[-1][0]
         await _check_key(address, connection, key_id)
+        missing_keys = await _register_key(address, connection, cipher)
     finally:
         connection.close()
-    return connection.connected_at
+    return PreparedStore(connection.connected_at, missing_keys)
 
 
 async def _check_session(address: PostgresAddress, connection: PostgresConnection) -> None:
@@ -110,6 +122,17 @@ async def _check_key(
     )  # another process set it first
     if stored_id != key_id:
         raise StoreKeyRefused(address.name, stored_id, key_id)
+
+
+async def _register_key(
+    address: PostgresAddress, connection: PostgresConnection, cipher: PayloadCipher
+) -> str:
+    """Note that entries are encrypted with the key of `cipher`; return keys that it lacks."""
+    stored_ids = [key_id for (key_id,) in await connection.execute(queries.ENCRYPTION_KEYS)]
+    missing_keys = cipher.check_store(address.name, stored_ids)
+    if cipher and cipher.write_id not in stored_ids:
+        await connection.execute(queries.ADD_ENCRYPTION_KEY, {"key_id": cipher.write_id})
+    return missing_keys
 
 
 async def _read_schema_version(connection: PostgresConnection) -> int:

@@ -16,6 +16,7 @@ import anyio
 import anyio.to_thread
 import msgspec
 from anyio.lowlevel import checkpoint
+from msgspec.structs import replace
 
 from midrun.codec.hash_chain import HashChain
 from midrun.core.entries import Record
@@ -59,6 +60,7 @@ from midrun.stores.deletion import (
     check_delete,
     make_tombstone,
 )
+from midrun.stores.encryption import UNENCRYPTED, PayloadCipher
 from midrun.stores.operations import (
     INLINE_MAX_BYTES,
     INLINE_MAX_ENTRIES,
@@ -159,14 +161,22 @@ class PostgresStore(JournalStore):
     The time is the server's unless a `clock` is given, which is for tests: all processes that
     share a store must agree on the time. With `durability="relaxed"` a crash of the server may
     lose the newest entries; a crash of a client never does. With a `key` the hash chain of
-    every journal is keyed. The store has to be opened with the same key ever after.
+    every journal is keyed. The store has to be opened with the same key ever after. `cipher`
+    encrypts the content.
     """
 
     def __init__(
-        self, address: PostgresAddress, *, clock: Clock | None = None, key: bytes | None = None
+        self,
+        address: PostgresAddress,
+        *,
+        clock: Clock | None = None,
+        key: bytes | None = None,
+        cipher: PayloadCipher = UNENCRYPTED,
     ) -> None:
         self.address = address
+        self.name = address.name
         self.chain = HashChain(key)
+        self.cipher = cipher
         self.server_clock = ServerClock(clock)
         self.rows = RecentRows()
         self.watchers = Watchers()
@@ -183,6 +193,7 @@ class PostgresStore(JournalStore):
         clock: Clock | None = None,
         write_timeout: timedelta = WRITE_TIMEOUT,
         key: bytes | None = None,
+        cipher: PayloadCipher = UNENCRYPTED,
     ) -> Self:
         """Connect and migrate the schema; wait for a server that is starting.
 
@@ -192,6 +203,7 @@ class PostgresStore(JournalStore):
             StoreUnreachable: no answer, or the server cannot keep a store.
             StoreForeign: a newer midrun has migrated it.
             StoreKeyRefused: its chains are made with another key, or with none.
+            StoreEncrypted: it is encrypted with other keys than those of `cipher`.
         """
         # A container often starts before its database accepts connections: retry with longer
         # and longer pauses. Only a lost answer is retried; a refusal (password, version, key)
@@ -201,13 +213,14 @@ class PostgresStore(JournalStore):
         deadline, pause_s = read_boot_clock() + RECONNECT_MAX_S, RETRY_PAUSE_S
         while True:
             try:
-                now = await prepare_store(address, kid)
+                prepared = await prepare_store(address, kid, cipher)
             except AnswerLost as lost:
                 if read_boot_clock() + pause_s > deadline:
                     raise make_unreachable_error(address, lost) from lost
             else:
-                store = cls(address, clock=clock, key=key)
-                store.server_clock.observe(now)
+                store = cls(address, clock=clock, key=key, cipher=cipher)
+                store.missing_keys = prepared.missing_keys
+                store.server_clock.observe(prepared.now)
                 return store
             await anyio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_PAUSE_MAX_S)
@@ -266,9 +279,10 @@ class PostgresStore(JournalStore):
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
         validation.check_snapshot(snapshot)
         validation.check_run_id(run)
-        body = self.chain.seal_snapshot(snapshot.hash, snapshot.body)
+        sealed = validation.encode_stored_snapshot(self.chain, self.cipher, run, snapshot)
         # Not through the writer: a snapshot is a cache, and no append should wait for it.
-        values = {"run": run, "seq": snapshot.seq, "hash": snapshot.hash, "body": body}
+        values = {"run": run, "seq": snapshot.seq, "hash": snapshot.hash}
+        values |= {"body": sealed.body}
         if not await self._resources.read_pool.execute(queries.SAVE_SNAPSHOT, values):
             raise await read_missing_error(self._resources.read_pool, run)
 
@@ -399,8 +413,10 @@ class PostgresStore(JournalStore):
             len(journal_range) <= INLINE_MAX_ENTRIES
             and journal_range.total_bytes <= INLINE_MAX_BYTES
         ):
-            return journal_range.decode_records(self.chain)
-        return await anyio.to_thread.run_sync(journal_range.decode_records, self.chain)
+            return journal_range.decode_records(self.chain, self.cipher)
+        return await anyio.to_thread.run_sync(
+            journal_range.decode_records, self.chain, self.cipher
+        )
 
     async def read_lines(
         self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
@@ -416,18 +432,25 @@ class PostgresStore(JournalStore):
         return journal_range
 
     async def read_file(self, run: RunId, file_hash: str) -> bytes:
-        return await reader.read_file(self._resources.read_pool, run, file_hash)
+        stored = await reader.read_file(self._resources.read_pool, run, file_hash)
+        if not self.cipher:
+            return self.cipher.decrypt_file(run, file_hash, stored)
+        return await anyio.to_thread.run_sync(self.cipher.decrypt_file, run, file_hash, stored)
 
     async def get_row(self, run: RunId, seen_by: Visibility = ALL_RUNS) -> RunRow:
-        return await reader.read_row(self._resources.read_pool, run, seen_by)
+        row = await reader.read_row(self._resources.read_pool, run, seen_by)
+        return self.cipher.decrypt_row(row)
 
     async def get_indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
         """Return the row of `run` and its indexed columns by name."""
-        return await reader.read_indexed_row(self._resources.read_pool, run)
+        row, index = await reader.read_indexed_row(self._resources.read_pool, run)
+        return self.cipher.decrypt_row(row), index
 
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
         found = await reader.read_snapshot(self._resources.read_pool, run)
-        return None if found is None else validation.open_stored_snapshot(self.chain, found)
+        if found is None:
+            return None
+        return validation.open_stored_snapshot(self.chain, self.cipher, run, found)
 
     async def drop_leases(self) -> None:
         values = {"holder": validation.DROPPED_HOLDER}
@@ -440,7 +463,8 @@ class PostgresStore(JournalStore):
         return dict(rows)
 
     async def list_runs(self, query: RunQuery) -> Page[RunRow]:
-        return await reader.read_page(self._resources.read_pool, query)
+        page = await reader.read_page(self._resources.read_pool, query)
+        return replace(page, items=tuple(map(self.cipher.decrypt_row, page.items)))
 
     async def get_usage(self, owner: str, *, since: Micros, sizes: bool = True) -> OwnerUsage:
         validation.check_text("owner", owner)
@@ -473,7 +497,8 @@ class PostgresStore(JournalStore):
         return [run for (run,) in await self._resources.read_pool.execute(queries.DUE, values)]
 
     async def list_ended(self, query: EndedQuery) -> Page[RunRow]:
-        return await reader.read_ended(self._resources.read_pool, query)
+        page = await reader.read_ended(self._resources.read_pool, query)
+        return replace(page, items=tuple(map(self.cipher.decrypt_row, page.items)))
 
     async def get_tombstone(self, run: RunId, tenant: str | None = None) -> Tombstone:
         validation.check_run_id(run)
@@ -510,7 +535,7 @@ class PostgresStore(JournalStore):
         return PostgresFollowerCursors(self._resources.read_pool, self.server_clock)
 
     def relay(self) -> Relay:
-        return PostgresRelay(self.address, self._resources.read_pool)
+        return PostgresRelay(self.address, self._resources.read_pool, self.cipher)
 
     async def close(self) -> None:
         with self._lock:

@@ -40,6 +40,7 @@ from midrun.errors import (
     StoreUnreachable,
 )
 from midrun.ports.store import Durability
+from midrun.stores.encryption import PayloadCipher
 from midrun.stores.sqlite import queries
 
 _LOG: Final = logging.getLogger("midrun.stores")
@@ -394,3 +395,17 @@ def _check_key(db: apsw.Connection, path: Path, key_id: str) -> None:
         stored_id = db.execute(queries.KEY).get  # another process may have set its key first
     if stored_id != key_id:
         raise StoreKeyRefused(str(path), stored_id, key_id)
+
+
+def register_key(db: apsw.Connection, path: Path, cipher: PayloadCipher) -> str:
+    """Note that entries are encrypted with the key of `cipher`; return keys that it lacks.
+
+    Raises:
+        StoreEncrypted: the store is encrypted with other keys.
+    """
+    with translate_errors(path, 0):
+        stored_ids = [key_id for (key_id,) in db.execute(queries.ENCRYPTION_KEYS)]
+        missing_keys = cipher.check_store(str(path), stored_ids)
+        if cipher and cipher.write_id not in stored_ids:
+            db.execute(queries.ADD_ENCRYPTION_KEY, (cipher.write_id,))
+    return missing_keys

@@ -277,6 +277,11 @@ DUE: Final = """
     SELECT run FROM runs WHERE wake_at IS NOT NULL AND wake_at <= ? ORDER BY wake_at, no LIMIT ?
 """
 KEY: Final = "SELECT key_id FROM chain_key"
+ENCRYPTION_KEYS: Final = "SELECT key_id FROM encryption_keys ORDER BY no"
+ADD_ENCRYPTION_KEY: Final = """
+    INSERT INTO encryption_keys (key_id)
+    SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM encryption_keys WHERE key_id = ?1)
+"""
 ADD_AUDIT: Final = "INSERT INTO audit (at, body, tenant) VALUES (?, ?, ?)"
 AUDIT: Final = """
     SELECT id, at, body FROM audit WHERE id > ? AND at >= ? AND at < ? ORDER BY id LIMIT ?

@@ -49,6 +49,7 @@ from midrun.stores.deletion import (
     make_ended_cursor,
     parse_ended_cursor,
 )
+from midrun.stores.encryption import PayloadCipher
 from midrun.stores.operations import INLINE_MAX_BYTES, INLINE_MAX_ENTRIES
 from midrun.stores.search import format_fts5_query, parse_search
 from midrun.stores.sqlite import queries
@@ -199,11 +200,14 @@ class JournalTail:
             raise explain_missing(self._run, tombstone)
         return pairs
 
-    def read_records(self, db: apsw.Connection, chain: HashChain) -> list[Record]:
+    def read_records(
+        self, db: apsw.Connection, chain: HashChain, cipher: PayloadCipher
+    ) -> list[Record]:
         """Return the entries; verify their hash chain and their number.
 
         Raises:
             JournalCorrupt: an entry is missing or was changed.
+            JournalKeyMissing: `cipher` does not have the key of an entry.
         """
         if not len(self):
             return []
@@ -224,7 +228,8 @@ class JournalTail:
             raise JournalCorrupt(self._run, after + len(pairs) + 1, "the entry is missing")
         if self._end_hash is not None and pairs[-1][1] != self._end_hash:
             raise JournalCorrupt(self._run, self._end, "the run's head has another hash")
-        return decode_lines(self._run, lines, after=after)
+        opened = cipher.decrypt_lines(self._run, lines, after=after)
+        return decode_lines(self._run, opened, after=after)
 
 
 def _join_stored_line(db: apsw.Connection, stored: bytes) -> bytes:

@@ -151,6 +151,12 @@ CREATE TABLE chain_key (
     key_id TEXT NOT NULL
 ) STRICT;
 
+-- The ids of the keys with which entries were encrypted, in the order of their first use.
+CREATE TABLE encryption_keys (
+    no     INTEGER PRIMARY KEY,
+    key_id TEXT NOT NULL
+) STRICT;
+
 CREATE TABLE snapshots (
     no   INTEGER PRIMARY KEY REFERENCES runs,
     seq  INTEGER NOT NULL,

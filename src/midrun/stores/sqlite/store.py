@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import apsw
 from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
@@ -45,10 +46,11 @@ from midrun.ports.store import (
 )
 from midrun.stores import validation
 from midrun.stores.deletion import check_delete
+from midrun.stores.encryption import UNENCRYPTED, PayloadCipher
 from midrun.stores.operations import INLINE_MAX_BYTES, JournalStore, JournalWrite
 from midrun.stores.sqlite import operations, queries, reader
 from midrun.stores.sqlite.change_poller import ChangePoller
-from midrun.stores.sqlite.connection import open_file
+from midrun.stores.sqlite.connection import open_file, register_key
 from midrun.stores.sqlite.cursors import SqliteFollowerCursors
 from midrun.stores.sqlite.reader import LineAndHash, ReadConnection
 from midrun.stores.sqlite.relay import SocketRelay
@@ -66,7 +68,8 @@ class SqliteStore(JournalStore):
     The constructor opens the file, or creates it with mode 0600. With `durability="relaxed"` a
     power failure may lose the newest entries; a crash of the process never does. `busy` is the
     longest wait for other writers before `StoreBusy`. With a `key` the hash chain of every
-    journal is keyed. The file has to be opened with the same key ever after.
+    journal is keyed. The file has to be opened with the same key ever after. `cipher` encrypts
+    the content.
     """
 
     def __init__(
@@ -77,15 +80,23 @@ class SqliteStore(JournalStore):
         clock: Clock = read_wall_clock,
         busy: timedelta = BUSY_TIMEOUT,
         key: bytes | None = None,
+        cipher: PayloadCipher = UNENCRYPTED,
     ) -> None:
         self.chain = HashChain(key)
+        self.cipher = cipher
         self.path = Path(path).absolute()  # a later chdir must not change the file
+        self.name = str(self.path)
         self._clock = clock
         busy_ms = busy // timedelta(milliseconds=1)
         self._watchers = Watchers()
         db = open_file(
             self.path, durability=durability, busy_ms=busy_ms, key_id=self.chain.key_id
         )
+        try:
+            self.missing_keys = register_key(db, self.path, cipher)
+        except BaseException:
+            db.close()
+            raise
         self._writer = SqliteWriter(db, self.path, busy_ms=busy_ms, watchers=self._watchers)
         # Two connections for reading, so that a long read in a thread does not hold the lock
         # that a short read in the event loop needs.
@@ -110,11 +121,13 @@ class SqliteStore(JournalStore):
         tail = self._inline_reader.read_inline(
             lambda db: reader.find_tail(db, run, after, limit)
         )
+
+        def read_records(db: apsw.Connection) -> Sequence[Record]:
+            return tail.read_records(db, self.chain, self.cipher)
+
         if self._inline_reader.read_inline(lambda db: reader.is_small_tail(db, tail)):
-            return self._inline_reader.read_inline(lambda db: tail.read_records(db, self.chain))
-        return await self._thread_reader.read_in_thread(
-            lambda db: tail.read_records(db, self.chain)
-        )
+            return self._inline_reader.read_inline(read_records)
+        return await self._thread_reader.read_in_thread(read_records)
 
     async def read_lines(
         self, run: RunId, *, after: Seq = SEQ_ZERO, limit: int | None = None
@@ -127,23 +140,29 @@ class SqliteStore(JournalStore):
 
     async def read_file(self, run: RunId, file_hash: str) -> bytes:
         return await self._thread_reader.read_in_thread(
-            lambda db: reader.read_file(db, run, file_hash)
+            lambda db: self.cipher.decrypt_file(
+                run, file_hash, reader.read_file(db, run, file_hash)
+            )
         )
 
     async def get_row(self, run: RunId, seen_by: Visibility = ALL_RUNS) -> RunRow:
         await checkpoint()
-        return self._inline_reader.read_inline(lambda db: reader.read_row(db, run, seen_by))
+        row = self._inline_reader.read_inline(lambda db: reader.read_row(db, run, seen_by))
+        return self.cipher.decrypt_row(row)
 
     async def get_indexed_row(self, run: RunId) -> tuple[RunRow, Mapping[str, object]]:
         """Return the row of `run` and its indexed columns by name."""
         await checkpoint()
-        return self._inline_reader.read_inline(lambda db: reader.read_indexed_row(db, run))
+        row, index = self._inline_reader.read_inline(
+            lambda db: reader.read_indexed_row(db, run)
+        )
+        return self.cipher.decrypt_row(row), index
 
     async def save_snapshot(self, run: RunId, snapshot: Snapshot) -> None:
         validation.check_snapshot(snapshot)
-        body = self.chain.seal_snapshot(snapshot.hash, snapshot.body)
-        request = operations.SaveSnapshot(run=run, snapshot=replace(snapshot, body=body))
-        await self._writer.write(request, inline=len(body) <= INLINE_MAX_BYTES)
+        sealed = validation.encode_stored_snapshot(self.chain, self.cipher, run, snapshot)
+        request = operations.SaveSnapshot(run=run, snapshot=sealed)
+        await self._writer.write(request, inline=len(sealed.body) <= INLINE_MAX_BYTES)
 
     async def load_snapshot(self, run: RunId) -> Snapshot | None:
         await checkpoint()
@@ -158,7 +177,9 @@ class SqliteStore(JournalStore):
             if quick
             else await self._thread_reader.read_in_thread(read)
         )
-        return None if found is None else validation.open_stored_snapshot(self.chain, found)
+        if found is None:
+            return None
+        return validation.open_stored_snapshot(self.chain, self.cipher, run, found)
 
     async def record_heartbeat(self, holder: str, *, ttl: timedelta, lag: float = 0.0) -> None:
         ttl_micros = validation.check_heartbeat(holder, ttl, lag)
@@ -181,7 +202,8 @@ class SqliteStore(JournalStore):
         )
 
     async def list_runs(self, query: RunQuery) -> Page[RunRow]:
-        return await self._thread_reader.read_in_thread(lambda db: reader.read_page(db, query))
+        page = await self._thread_reader.read_in_thread(lambda db: reader.read_page(db, query))
+        return replace(page, items=tuple(map(self.cipher.decrypt_row, page.items)))
 
     async def get_usage(self, owner: str, *, since: Micros, sizes: bool = True) -> OwnerUsage:
         validation.check_text("owner", owner)
@@ -247,7 +269,8 @@ class SqliteStore(JournalStore):
         )
 
     async def list_ended(self, query: EndedQuery) -> Page[RunRow]:
-        return await self._thread_reader.read_in_thread(lambda db: reader.read_ended(db, query))
+        page = await self._thread_reader.read_in_thread(lambda db: reader.read_ended(db, query))
+        return replace(page, items=tuple(map(self.cipher.decrypt_row, page.items)))
 
     async def delete_runs(
         self, runs: Sequence[RunId], *, by: str, reason: str = "", tenant: str | None = None

@@ -89,7 +89,7 @@ class DeletionTests(StoreSuiteFixtures):
         assert [row.run for row in (await store.list_runs(RunQuery())).items] == [OTHER_RUN]
         for query in (RunQuery(label="gpu"), RunQuery(owner="ann"), RunQuery(agent="clerk")):
             assert not (await store.list_runs(query)).items
-        found = (await store.list_runs(RunQuery(search="compare"))).items
+        found = (await store.list_runs(RunQuery(search="researcher"))).items
         assert [row.run for row in found] == [OTHER_RUN]
         assert await store.count_runs_by_phase() == {Phase.QUEUED: 1}
 

@@ -13,12 +13,14 @@ from midrun.core.run_head import Head
 from midrun.core.values import FileRef, Message, Phase
 from midrun.errors import FileMissing, RunExists, RunNotFound, SeqConflict
 from midrun.ports.store import Store
+from midrun.stores.encryption import get_cipher
 from midrun.testing.store_suite.fixtures import (
     MISSING_RUN,
     OTHER_RUN,
     RUN,
     StoreSuiteFixtures,
     create_run,
+    export_lines,
     make_head,
     make_imported,
     make_message,
@@ -124,7 +126,7 @@ class FileTests(StoreSuiteFixtures):
     async def test_an_adopted_run_has_its_files(self, store: Store) -> None:
         ref = await create_with_file(store)
         await pause_run(store, RUN, 1)
-        lines = [line for line, _ in await store.read_lines(RUN)]
+        lines = await export_lines(store, RUN)
         other = [line.replace(ref.hash.encode(), b"f" * 64) for line in lines]
         head = make_head(Phase.PAUSED)
         with pytest.raises(FileMissing):
@@ -137,7 +139,8 @@ class FileTests(StoreSuiteFixtures):
         await create_with_file(store)
         usage = await store.get_usage("ann", since=Micros(0))
         lines = sum(len(line) for line, _ in await store.read_lines(RUN))
-        assert usage.stored_bytes == lines + len(PICTURE)
+        stored = get_cipher(store).encrypt_file(make_ref(PICTURE).hash, PICTURE)
+        assert usage.stored_bytes == lines + len(stored)
 
     async def test_runs_that_bring_the_same_file_at_once_all_have_it(
         self, store: Store

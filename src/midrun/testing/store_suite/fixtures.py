@@ -24,6 +24,7 @@ from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import Decision, FileRef, Phase, RequestedCall
 from midrun.ports.store import AppendResult, Lease, Store
+from midrun.stores.encryption import read_decrypted_lines
 
 RUN = RunId("run_1")
 OTHER_RUN = RunId("run_2")
@@ -65,6 +66,11 @@ class StoreSuiteFixtures:
     def reopen(self) -> ReopenStore | None:
         """Return a function that closes a store and opens it again; None if it is volatile."""
         return None
+
+
+async def export_lines(store: Store, run: RunId) -> list[bytes]:
+    """Return the journal of `run` as another store can adopt it: without encryption."""
+    return [line for line, _ in await read_decrypted_lines(store, run)]
 
 
 def make_started(agent: str = "researcher", task: str = "compare") -> RunStarted:

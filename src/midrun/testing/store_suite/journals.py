@@ -30,6 +30,7 @@ from midrun.testing.store_suite.fixtures import (
     StoreSuiteFixtures,
     append_message,
     create_run,
+    export_lines,
     make_call_done,
     make_example,
     make_head,
@@ -225,18 +226,18 @@ class JournalTests(StoreSuiteFixtures):
         clock.move(1)
         await append_message(store, RUN, 2)
         await pause_run(store, RUN, 3)
-        lines = [data for data, _ in await store.read_lines(RUN)]
+        lines = await export_lines(store, RUN)
         clock.move(-999)  # the clock of the new store is behind the journal
         with pytest.raises(RunExists):
             await store.adopt(RUN, lines, make_imported(RUN, lines), head=make_head())
         brought = make_imported(OTHER_RUN, lines)
         adopted = await store.adopt(OTHER_RUN, lines, brought, head=make_head(Phase.PAUSED))
         pairs = await store.read_lines(OTHER_RUN)
-        assert [data for data, _ in pairs[:-1]] == lines
+        assert (await export_lines(store, OTHER_RUN))[:-1] == lines
         assert (await store.read(OTHER_RUN))[-1].entry == brought  # appended in the same write
         chain = get_chain(store)
         assert pairs[0][1] == chain.make_next_link(
-            chain.make_first_link(OTHER_RUN), lines[0]
+            chain.make_first_link(OTHER_RUN), pairs[0][0]
         )  # the chain is bound to the run's id
         row = await store.get_row(OTHER_RUN)
         assert (row.seq, row.epoch, row.holder, row.hash) == (6, 1, "", adopted.hash)
@@ -247,7 +248,7 @@ class JournalTests(StoreSuiteFixtures):
     async def test_what_is_not_a_journal_is_not_adopted(self, store: Store) -> None:
         await create_run(store)
         await append_message(store, RUN, 1)
-        first, second = [data for data, _ in await store.read_lines(RUN)]
+        first, second = await export_lines(store, RUN)
         awake = [first, second]  # only a run at rest can have left another store
         for lines in (
             [],
@@ -277,7 +278,7 @@ class JournalTests(StoreSuiteFixtures):
         """Its head can be compared with the one in the store of origin."""
         await create_run(store)
         await pause_run(store, RUN, 1)
-        lines = [data for data, _ in await store.read_lines(RUN)]
+        lines = await export_lines(store, RUN)
         with pytest.raises(ValueError, match="head"):
             await store.adopt(
                 OTHER_RUN, lines, make_imported(OTHER_RUN, lines[:1]), head=make_head()

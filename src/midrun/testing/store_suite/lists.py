@@ -113,10 +113,10 @@ class ListTests(StoreSuiteFixtures):
         for number, owner in enumerate(("ada", "bob", "ada")):
             head = Head(phase=Phase.QUEUED, owner=owner, labels=("l",) if number else ())
             await create_with_head(store, f"r{number}", head)
-        assert await list_run_ids(store, RunQuery(search="compare")) == ["r2", "r1", "r0"]
-        assert await list_run_ids(store, RunQuery(search="comp", owner="ada")) == ["r2", "r0"]
-        assert await list_run_ids(store, RunQuery(search="comp", decider="bob")) == ["r1"]
-        query = RunQuery(search="comp", owner="ada", label="l", phases=(Phase.QUEUED,))
+        assert await list_run_ids(store, RunQuery(search="researcher")) == ["r2", "r1", "r0"]
+        assert await list_run_ids(store, RunQuery(search="rese", owner="ada")) == ["r2", "r0"]
+        assert await list_run_ids(store, RunQuery(search="rese", decider="bob")) == ["r1"]
+        query = RunQuery(search="rese", owner="ada", label="l", phases=(Phase.QUEUED,))
         assert await list_run_ids(store, query) == ["r2"]
 
     @pytest.mark.parametrize(

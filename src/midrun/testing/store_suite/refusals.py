@@ -18,6 +18,7 @@ from midrun.testing.store_suite.fixtures import (
     StoreSuiteFixtures,
     append_message,
     create_run,
+    export_lines,
     make_call_done,
     make_example,
     make_head,
@@ -75,7 +76,7 @@ class RefusalTests(StoreSuiteFixtures):
             await store.create(RUN, [make_started()], head=bad)
         assert refused.value.path == f"$.head.{field}"
         await create_run(store)
-        lines = [data for data, _ in await store.read_lines(RUN)]
+        lines = await export_lines(store, RUN)
         with pytest.raises(NotJson):
             await store.append(RUN, [make_message()], after=Seq(1), lease=None, head=bad)
         with pytest.raises(NotJson):
@@ -173,7 +174,7 @@ class RefusalTests(StoreSuiteFixtures):
         await create_run(store)
         await append_message(store, RUN, 1)
         await pause_run(store, RUN, 2)
-        first, second, *rest = lines = [data for data, _ in await store.read_lines(RUN)]
+        first, second, *rest = lines = await export_lines(store, RUN)
         assert old in second
         changed = [first, second.replace(old, new), *rest]
         with pytest.raises(JournalCorrupt) as refused:

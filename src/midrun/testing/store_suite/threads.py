@@ -12,6 +12,7 @@ from midrun.testing.store_suite.fixtures import (
     RUN,
     ReopenStore,
     StoreSuiteFixtures,
+    export_lines,
     make_imported,
     make_started,
     pause_run,
@@ -52,14 +53,14 @@ class ThreadTests(StoreSuiteFixtures):
             await store.create(
                 run, [replace(make_started(), history=history)], head=THREAD_HEAD
             )
-            wholes[run] = [data for data, _ in await store.read_lines(run)]
+            wholes[run] = await export_lines(store, run)
         store = await reopen(store) if reopen else store
         for number, (run, lines) in enumerate(wholes.items(), start=1):
-            assert [data for data, _ in await store.read_lines(run)] == lines
+            assert await export_lines(store, run) == lines
             (record,) = await store.read(run)
             assert format_record(record) == lines[0]
             assert record.entry == replace(make_started(), history=make_history(number))
         await pause_run(store, run, 1)
-        lines = [data for data, _ in await store.read_lines(run)]
+        lines = await export_lines(store, run)
         await store.adopt(OTHER_RUN, lines, make_imported(OTHER_RUN, lines), head=THREAD_HEAD)
-        assert [data for data, _ in await store.read_lines(OTHER_RUN)][:-1] == lines
+        assert (await export_lines(store, OTHER_RUN))[:-1] == lines

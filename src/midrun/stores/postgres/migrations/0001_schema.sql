@@ -155,6 +155,12 @@ CREATE TABLE midrun_chain_key (
     key_id text    COLLATE "C" NOT NULL
 );
 
+-- The ids of the keys with which entries were encrypted, in the order of their first use.
+CREATE TABLE midrun_encryption_keys (
+    no     bigint GENERATED ALWAYS AS IDENTITY,
+    key_id text   COLLATE "C" PRIMARY KEY
+);
+
 CREATE TABLE midrun_snapshots (
     no   bigint PRIMARY KEY REFERENCES midrun_runs,
     seq  bigint NOT NULL,
