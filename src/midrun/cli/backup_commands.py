@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 from midrun.cli.output import CommandOutput
+from midrun.cli.settings import Keys
 from midrun.cli.targets import check_store_file
 from midrun.errors import Misconfigured
 from midrun.ports.store import HaltRecord, RunQuery, Store
@@ -43,7 +44,7 @@ async def backup(args: Namespace, out: CommandOutput) -> int:
     check_store_file(args.store, must_exist=True)
     with reserve_name(args.file.absolute()) as temporary:
         await anyio.to_thread.run_sync(copy_content, source, temporary)
-        async with _use_store(f"sqlite:///{temporary}", args) as store:
+        async with _use_store(f"sqlite:///{temporary}", args.keys) as store:
             checked, problems = await _verify_all(store, out)
     return _report(out, f"backup {args.file}", checked, problems)
 
@@ -59,20 +60,19 @@ async def restore(args: Namespace, out: CommandOutput) -> int:
         )
         raise Misconfigured("restore", problem)
     if target is None:
-        async with _use_store(args.store, args) as store:
+        async with _use_store(args.store, args.keys) as store:
             checked, problems = await _prepare(store, args, out)
         return _report(out, "restored store", checked, problems)
     with reserve_name(target.absolute()) as temporary:
         await anyio.to_thread.run_sync(copy_backup, args.file, temporary)
-        async with _use_store(f"sqlite:///{temporary}", args) as store:
+        async with _use_store(f"sqlite:///{temporary}", args.keys) as store:
             checked, problems = await _prepare(store, args, out)
     return _report(out, f"restored {target}", checked, problems)
 
 
 @asynccontextmanager
-async def _use_store(url: str, args: Namespace) -> AsyncIterator[Store]:
+async def _use_store(url: str, keys: Keys) -> AsyncIterator[Store]:
     """Open a store with the given keys, and close it also if the command is cancelled."""
-    keys = args.keys
     store = await open_store(
         url, key=keys["chain_key"], encryption_keys=keys["encryption_keys"]
     )

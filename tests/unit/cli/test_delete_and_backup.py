@@ -141,8 +141,9 @@ def test_only_a_whole_backup_is_restored(
 
 
 async def test_a_cancelled_command_closes_its_store(tmp_path: Path) -> None:
+    keys = Keys(key=None, chain_key=None, encryption_keys=())
     with anyio.CancelScope() as scope:
-        async with _use_store(f"sqlite:///{tmp_path / 'runs.db'}", None) as store:
+        async with _use_store(f"sqlite:///{tmp_path / 'runs.db'}", keys) as store:
             scope.cancel()
             await anyio.lowlevel.checkpoint()
     assert scope.cancelled_caught
