@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 from midrun.cli.backup_commands import _use_store
+from midrun.cli.settings import Keys
 from midrun.errors import StoreClosed
 from midrun.ports.store import RunQuery
 from tests.unit.cli.command_runner import APP, CommandRunner
