@@ -97,6 +97,7 @@ class RetentionRules(Struct, frozen=True):
             for label in head.labels
             if f"label:{label}" in self.ages
         ]
+        # One label without a limit keeps the run, whatever the others say.
         if labels:
             ages = [age for age in labels if age is not None]
             return max(ages) if len(ages) == len(labels) else None
@@ -108,6 +109,8 @@ class RetentionRules(Struct, frozen=True):
         for scope, age in self.ages.items():
             if age is not None:
                 kind, _, name = scope.partition(":")
+                # The query finds more runs than the rule deletes: a label of the run may have
+                # a longer age. `is_due` decides on each of them.
                 before = Micros(max(0, now - age // timedelta(microseconds=1)))
                 query = EndedQuery(before=before, limit=PAGE_MAX_RUNS)
                 names = {} if scope == "all" else {kind: name}
@@ -128,6 +131,8 @@ async def list_ended_rows(store: Store, query: EndedQuery) -> AsyncIterator[RunR
             yield row
         if not page.cursor:
             return
+        # The cursor names a moment and a number, so it stays valid although the caller deletes
+        # the runs of this page before it asks for the next.
         query = replace(query, cursor=page.cursor)
 
 
@@ -150,6 +155,7 @@ async def delete_matching(
         if is_due(row):
             batch.append(row.run)
         if len(batch) == BATCH_MAX_RUNS:
+            # The pause is inside: while it lasts, no transaction of this deletion is open.
             deleted += await _delete_batch(store, batch, by, reason, pause)
             batch = []
         if max_runs is not None and deleted >= max_runs:
@@ -193,6 +199,9 @@ class StepPause(Struct, frozen=True):
         if not self.has_writers:
             await checkpoint()
             return
+        # In proportion to the step, so that the share of the disk is the same on slow and on
+        # fast machines. `started` is before the step, so time spent waiting for a lock counts,
+        # too: a busy store gets longer pauses.
         took_s = anyio.current_time() - started
         await anyio.sleep(min(PAUSE_PER_STEP * took_s, PAUSE_MAX_S))
 
@@ -224,6 +233,8 @@ async def run_retention(
                 next_look_at = anyio.current_time() + delay_s
                 if deleted := await enforce_retention(store, rules, clock()):
                     log.info("The retention has deleted %d runs", deleted)
+            # Also without rules: these entries may be of a deletion by command whose process
+            # was killed.
             await remove_all_leftovers(store)
         except MidrunError as error:
             log.warning("Cannot delete old runs for now: %s", error)

@@ -46,6 +46,8 @@ async def load_run_state(store: Store, run: RunId, *, until: Seq | None = None) 
         state = State(run=run)
     if until is None:
         return await refresh_state(store, state)
+    # The snapshot is newer than the wanted state, and entries cannot be taken back: fold from
+    # the beginning.
     if state.seq > until:
         state = State(run=run)
     records = await store.read(run, after=state.seq, limit=until - state.seq)
@@ -69,6 +71,8 @@ async def save_snapshot_if_due(
         seq=state.seq, snapshot=last_snapshot_seq
     ):
         return last_snapshot_seq
+    # A large state takes longer to encode than the event loop may be blocked. `state` is
+    # immutable, so the run may go on meanwhile without changing the bytes.
     body = await run_in_slices(codec.encode_in_steps(state))
     snapshot = Snapshot(seq=state.seq, hash=appended.hash, body=body)
     # After a failure, `state.seq` is returned all the same: the next attempt comes when the
@@ -131,6 +135,8 @@ async def append_inputs(
     If one is refused, nothing is appended and its verdict is the last one returned.
     """
     while True:
+        # Each round has a new time: a decision that was made again must not be older than the
+        # entries that made it necessary.
         batch = Batch(state, clock())
         results = decide_inputs(batch, new_inputs)
         refused = isinstance(results[-1].verdict, Refused)
@@ -167,6 +173,7 @@ def decide_inputs(batch: Batch, new_inputs: Sequence[UnleasedInput]) -> list[Inp
         before = batch.state
         verdict = batch.add(new_input)
         results.append(InputResult(verdict=verdict, before=before, after=batch.state))
+        # The inputs after it were meant for a state that will not exist.
         if isinstance(verdict, Refused):
             break
     return results

@@ -144,6 +144,9 @@ async def call_model(
         if must_reraise(error):
             raise
         return _make_adapter_failure(in_flight, error, partial_reply)
+    # Three ends are left. The stream ended early by itself: that is a failure, and is retried.
+    # It was stopped: that is an abort, with the text so far. Or the reply is complete, even if
+    # a stop came in the same moment: then its cost was paid, and it is used.
     if partial_reply.finished is None and not in_flight.stop_reason:
         failure = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
         return _make_model_failure(context, in_flight, failure, partial_reply, model_count)
@@ -206,6 +209,8 @@ class _ReplyStream:
                     live.send(Delta(run=run, call=call, kind=piece.kind, text=text, tool=tool))
                 else:
                     finished = piece
+                    # Kept apart from the reply: a reply that a validator refuses has been paid
+                    # for.
                     kept.spent = _check_usage(piece.spent)
                     kept.finished = None if is_checked_later else piece
         return finished
@@ -250,6 +255,8 @@ async def _read_checked_reply(
         instructions=text,
         hidden_tools=refused | offered.find_unfound(Transcript(reply_stream.state)),
     )
+    # Only these are refused in the reply. A tool that was merely not found yet
+    # (`find_unfound`) may be called by a model that knows its name from before.
     reply_stream.partial_reply.refused_tools = refused
     try:
         files = await _load_files(reply_stream.context, reply_stream.state)
@@ -281,6 +288,8 @@ async def _load_files(context: DriverContext, state: State) -> dict[str, bytes]:
     for key in dict.fromkeys(ref.hash for ref in refs):
         body = context.file_cache.get((state.run, key))
         if body is None:
+            # The model gets the name of such a file, and is told that it cannot be read: a run
+            # must not fail for an old attachment.
             with suppress(FileMissing):
                 body = await context.store.read_file(state.run, key)
                 context.file_cache.put((state.run, key), body, len(body))
@@ -332,6 +341,8 @@ def _make_model_failure(
     # A provider may ask for a long wait before the next attempt. If it is too long, this model
     # is not tried again.
     lasting = not (error.transient and is_wait_acceptable(error.retry_after))
+    # The list of failures is in the journal. The choice of the next model follows from it
+    # alone, so another worker continues with the same model after a crash.
     failures = (*in_flight.call.model_failures, lasting)
     can_retry = choose_model(failures, model_count) is not None
     retry_time = None

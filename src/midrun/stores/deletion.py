@@ -53,8 +53,12 @@ def find_refusal(
     parent of the run is in the store.
     """
     run, head = family[0]
+    # The parent's journal names its child runs and waits for their results. A child may go
+    # only together with its parent.
     if has_parent:
         return DeleteRefused(run, "has_parent", head.parent)
+    # One member that has not ended keeps the whole family: a deletion in parts would leave a
+    # child without the parent that may still cancel it.
     for member, member_head in family:
         if member_head.phase not in DELETABLE_PHASES:
             return DeleteRefused(run, f"is_{member_head.phase}", member)
@@ -70,6 +74,7 @@ def make_tombstone(
         seq=row.seq,
         hash=row.hash,
         by=by,
+        # Never before the last entry, even if this clock is behind the one that stamped it.
         at=Micros(max(at, row.at)),
         reason=reason,
         proof=b"",
@@ -103,6 +108,7 @@ def compute_proof(chain: HashChain, tombstone: Tombstone) -> bytes:
         tombstone.at,
         tombstone.reason,
     )
+    # Left out if it is empty: tombstones of stores without tenants keep their proofs.
     fields += (tombstone.tenant,) if tombstone.tenant else ()
     # A line of a journal begins with a brace, so no entry has the same link.
     return chain.make_next_link(tombstone.hash, _PROOF_PREFIX + msgspec.json.encode(fields))
@@ -139,6 +145,8 @@ def parse_ended_cursor(cursor: str) -> tuple[int, int]:
     at, _, number = cursor.partition(".")
     if not (at.isascii() and at.isdecimal() and number.isascii() and number.isdecimal()):
         raise CursorRefused(cursor)
+    # SQL has 64-bit integers. A longer number would be an error of the database, not a
+    # refusal.
     if max(int(at), int(number)) > INTEGER_MAX:
         raise CursorRefused(cursor)
     return int(at), int(number)

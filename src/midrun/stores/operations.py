@@ -122,6 +122,8 @@ class CreateRunWrite(JournalWrite, frozen=True, kw_only=True):
         del holder_alive
         if current is not None:
             raise RunExists(self.run)
+        # An adopted journal keeps its own times, links and epoch: they are part of its hash
+        # chain. Only the entry that records the import is stamped here.
         version, now = validation.make_first_version(self.run, self.chain), clock()
         if self.adopted is None:
             stamped = validation.stamp_lines(
@@ -160,6 +162,10 @@ class AppendWrite(JournalWrite, frozen=True, kw_only=True, gc=False):
         del holder_alive
         if current is None:
             raise RunNotFound(self.run)
+        # The whole safety of a run is in this line and in the transaction around it. It
+        # compares the seq that the writer has seen and the epoch of its lease with the row,
+        # and no other writer can change the row before the commit. See `check_append` for the
+        # writes without a seq.
         validation.check_append(current, self.after, self.lease)
         stamped = validation.stamp_lines(
             current,
@@ -201,6 +207,8 @@ class TakeLeaseWrite(JournalWrite, frozen=True, kw_only=True):
     ) -> RowChange:
         if current is None:
             raise RunNotFound(self.run)
+        # Several workers may try at once. The seq decides between them, as for any other
+        # append. A holder that is alive keeps its lease, whatever the seq is.
         validation.check_take(
             current,
             after=self.after,
@@ -251,6 +259,7 @@ class JournalStore(ABC):
         report = self.on_write
         if report is None:
             return await self._write(operation)
+        # Refused and failed writes are reported, too: a store that is slow to refuse is slow.
         started = anyio.current_time()
         try:
             return await self._write(operation)
@@ -292,6 +301,8 @@ class JournalStore(ABC):
         files: Mapping[str, bytes] | None = None,
     ) -> AppendResult:
         stored_head = encode_first_head(head, self.cipher, run)
+        # The lines come from outside. They are checked before the transaction, with their hash
+        # chain and their files. An import may have many megabytes, hence the thread.
         adopted = await anyio.to_thread.run_sync(
             verify_adopted_lines, run, lines, imported, self.chain, self.cipher, files
         )
@@ -352,6 +363,8 @@ class JournalStore(ABC):
         limits: Mapping[str, int] | None = None,
         at: Micros | None = None,
     ) -> tuple[Lease, AppendResult]:
+        # The epoch is in the entry `LeaseTaken`, so it is part of the journal and of its
+        # chain. The row only repeats it, for a comparison without reading the journal.
         epoch = validation.read_taken_epoch(run, entries, holder)
         encode = partial(validation.encode_lease_entries, run, entries, holder)
         bodies, is_large = await self._encode_bodies(run, encode, entries)

@@ -226,6 +226,8 @@ class DeleteRuns(Struct, frozen=True, kw_only=True):
             return explain_missing(run, select_tombstone(rows.db, run), seen_by)
         family = {run: row}
         members = [run]
+        # Breadth first, over the index of parents. The dict refuses a member that it has
+        # already, so even a damaged store with a cycle ends the search.
         for member in members:  # grows while it is read
             for (name,) in rows.db.execute(queries.CHILDREN, (member,)).fetchall():
                 found = rows.find_row(child := RunId(str(name)))
@@ -243,6 +245,8 @@ class RemoveLeftovers(Struct, frozen=True):
 
     def __call__(self, rows: RowCache) -> bool:
         db, last_id = rows.db, rows.db.execute(queries.LAST_ENTRY_ID).get
+        # Both limits matter: many small entries cost index pages, one large entry costs
+        # overflow pages. The step ends with the entry that exhausts one of them.
         budget = [LEFTOVERS_MAX_ENTRIES, LEFTOVERS_MAX_BYTES]
         has_removed = False
         while min(budget) > 0 and (number := db.execute(queries.NEXT_LEFTOVER).get) is not None:
@@ -252,6 +256,9 @@ class RemoveLeftovers(Struct, frozen=True):
                 db.execute(queries.DELETE_CHUNK_USES, (number,))
                 db.execute(queries.SET_REMOVED, (number,))
         if has_removed:
+            # Pollers find new entries by their ids. SQLite gives the highest id again after
+            # its entry was removed, and a poller would miss the new one. So a row of run 0
+            # keeps the highest id until a newer entry has a higher one.
             db.execute(queries.KEEP_LAST_ID, (last_id,))
             db.execute(queries.DELETE_KEPT_IDS)
         return has_removed or _free_pages(db)
@@ -279,6 +286,7 @@ def _remove_files(db: apsw.Connection, number: int, budget: list[int]) -> bool:
             return False
         digest, size = found
         db.execute(queries.DELETE_RUN_FILE, (number, digest))
+        # A file may be named by several runs. It goes with the last one.
         db.execute(queries.DELETE_UNUSED_FILE, (digest,))
         budget[1] -= size
     return True

@@ -49,6 +49,7 @@ class RowCache:
         self._execute = db.cursor().execute
         self._cached: dict[RunId, StoredRow] = {}
         self._halts: tuple[HaltRecord, ...] | None = None
+        # Changes with every commit of another connection to the file, in this process or not.
         self._data_version = -1
 
     def begin(self) -> None:
@@ -79,6 +80,8 @@ class RowCache:
 
     def roll_back(self) -> None:
         """Roll back everything since `begin` and drop the cache."""
+        # The cache goes first: it has rows of this transaction, which are not in the file.
+        # SQLite has already rolled back by itself after some errors, such as a full disk.
         self.drop_cache()
         if self.db.in_transaction:
             self._execute("ROLLBACK")
@@ -90,6 +93,7 @@ class RowCache:
 
     def find_row(self, run: RunId) -> StoredRow | None:
         """Return the row of `run` as this transaction sees it; None if there is none."""
+        # A cached row may be newer than its row in the file: see `_must_update`.
         cached = self._cached.get(run)
         if cached is not None:
             return cached
@@ -145,6 +149,8 @@ class RowCache:
                 tombstone.tenant,
             ),
         )
+        # The entries and files stay for `RemoveLeftovers`. From here on no query finds them,
+        # because all queries start at the row.
         for label in row.stored_head.head.labels:
             self._execute(queries.DELETE_LABEL, (label, number))
         self._execute(queries.DELETE_SNAPSHOT, (number,))
@@ -166,11 +172,15 @@ class RowCache:
         number, seq = row.number, row.seq - len(lines)
         for line, link in lines:
             seq += 1
+            # If the row is not written, the last entry carries the values that would be in it,
+            # and a reader takes them from there.
             if is_updated or seq < row.seq:
                 self._execute(queries.ADD_ENTRY, (number, seq, line, link))
             else:
                 meter = (head.step, head.cost, head.tokens)
                 self._execute(queries.ADD_LAST_ENTRY, (number, seq, line, link, row.at, *meter))
+        # Before the commit: a later request of the same group may extend this run, and has to
+        # see it. If the commit fails, `roll_back` drops it.
         self._cached[row.run] = row
         self.changes.append((row.run, row.seq))
 
@@ -203,6 +213,8 @@ class RowCache:
         (first, link), *rest = change.lines
         line, chunks = split_line(first)
         for digest, body in chunks.items():
+            # The tools in a first entry are the same in many runs of an agent. They are stored
+            # once, under their hash.
             self._execute(queries.ADD_CHUNK, (digest, body))
             self._execute(queries.ADD_CHUNK_USE, (number, digest))
         return replace(row, number=number), ((line, link), *rest)
@@ -262,6 +274,8 @@ def _must_update(current: StoredRow, row: StoredRow) -> bool:
     an append writes one page less.
     """
     head, old = row.stored_head.head, current.stored_head.head
+    # Lists and sweeps of all processes read the phase and the holder in the row itself, so
+    # these must be right in the file.
     if not row.holder or head.phase not in DRIVABLE_PHASES:
         return True
     if row.epoch != current.epoch or row.holder != current.holder:

@@ -121,6 +121,9 @@ class Temporal:
             self._announce = lambda run: self._announce_once(tasks, work, run)
             for name in agents:
                 tasks.start_soon(self._serve_queue, work, name)
+            # The order at the end matters. First no run is announced any more, then the
+            # activities end, then the loops that serve the queues. The drives themselves are
+            # stopped later, by the local worker, with the grace of their calls.
             try:
                 yield
             finally:
@@ -140,6 +143,8 @@ class Temporal:
         now = anyio.current_time()
         if now - self._announced_at.get(run, -REANNOUNCE_S) < REANNOUNCE_S:
             return
+        # Old items are dropped here, at each addition, so the dict does not grow with the
+        # number of runs that a process has ever seen.
         self._announced_at = _keep_recent(self._announced_at, now) | {run: now}
         tasks.start_soon(work.announce_run, run)
 
@@ -235,6 +240,8 @@ class _TemporalSession:
                 args=[run, self._temporal.get_silence_s()],
                 id=f"midrun:{run}",
                 task_queue=self._temporal.get_task_queue(agent),
+                # One open workflow for each run: a second start fails. A closed one does not
+                # count, because a run is placed again after each rest.
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 rpc_timeout=timedelta(seconds=RPC_TIMEOUT_S),
@@ -280,6 +287,8 @@ class _TemporalSession:
     async def _drive_until_rest(self, run: RunId) -> None:
         """Drive `run` whenever no other process does, until it is not drivable any more."""
         while True:
+            # It returns at once if another process has the lease. That process may be the one
+            # that Temporal believes to be dead, so this attempt waits and looks again.
             await self._worker.drive_until_released(run)
             try:
                 row = await self._store.get_row(run)
