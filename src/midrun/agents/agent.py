@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as replace_fields
 from datetime import timedelta
-from functools import partial
 from hashlib import sha256
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
-import anyio
 import msgspec
 from msgspec.structs import replace
 
@@ -411,10 +409,11 @@ class Agent:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            work = partial(
-                self.run, task, stop=stop, model_settings=model_settings, history=history
+            # Not `anyio.run`: it refuses to run in a thread that `asyncio.to_thread` has
+            # started, because the context variables of that thread name an event loop.
+            return asyncio.run(
+                self.run(task, stop=stop, model_settings=model_settings, history=history)
             )
-            return anyio.run(work)
         problem = (
             "Cannot run it: an event loop runs in this thread already, as in a notebook. Write "
             "await agent.run(…)."

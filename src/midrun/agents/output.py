@@ -222,8 +222,8 @@ def _expand(value: object) -> object:
 
 
 def _dump_foreign(value: object) -> object:
-    """Return a pydantic model as data; it is recognized by its method."""
+    """Return a pydantic model as data that it validates; it is recognized by its method."""
     dump = getattr(value, "model_dump", None)
     if dump is None:
         raise TypeError(f"{safe_repr(value, 80)} cannot be expressed in JSON")
-    return dump(mode="json")
+    return dump(mode="json", by_alias=True)

@@ -339,11 +339,15 @@ def traits(**options: Unpack[ToolOptions]) -> ToolOptions:
         midrun.host(agent, tools={"charge": traits(undo=refund, approve=True)})
 
     Raises:
-        Misconfigured: `name` is given. The tool keeps the name that it has.
+        Misconfigured: `name` or `when` is given. The tool keeps the name that it has, and the
+            framework decides which tools it offers.
     """
     _check_option_names("traits", options)
     if "name" in options:
         problem = "Cannot rename the tool of another framework. Drop name=…."
+        raise Misconfigured("traits", problem)
+    if "when" in options:
+        problem = "Cannot set when: the framework decides which tools it offers. Drop when=…."
         raise Misconfigured("traits", problem)
     return options
 

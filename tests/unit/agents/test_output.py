@@ -28,6 +28,10 @@ class Invoice(Struct):
     due: date | None = None
 
 
+class Aliased(BaseModel):  # type: ignore[explicit-any]  # of pydantic's own
+    total: int = Field(alias="Total")
+
+
 class Rating(BaseModel):  # type: ignore[explicit-any]  # of pydantic's own
     stars: int = Field(ge=1, le=5)
     note: str = ""
@@ -72,6 +76,7 @@ async def settle(output: Output, args: Json, text: str = "") -> Reply:
             {"number": "7", "lines": [LINE], "due": None},
         ),
         (Rating, {"stars": 5}, {"stars": 5, "note": ""}),
+        (Aliased, {"Total": 5}, {"Total": 5}),  # as `Aliased.model_validate` reads it
         (Place, {"city": "Bonn"}, {"city": "Bonn", "zip": 0}),
         (Tag, {"name": "red"}, {"name": "red"}),
         (RATING_SCHEMA, {"stars": 2}, {"stars": 2}),

@@ -288,6 +288,7 @@ async def test_the_worker_retries_and_not_the_framework() -> None:
             "context must be a function",
         ),
         (lambda: traits(name="pay"), "Cannot rename the tool"),
+        (lambda: traits(when=bool), "Cannot set when"),
     ],
 )
 def test_a_wrong_declaration_is_refused(make: Callable[[], object], problem: str) -> None:

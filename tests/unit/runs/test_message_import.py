@@ -1,5 +1,7 @@
 """Histories of other libraries: each format becomes the same conversation."""
 
+import asyncio
+
 import pytest
 from pydantic_ai.messages import (
     ImageUrl,
@@ -151,6 +153,12 @@ def test_run_sync_runs_an_agent_from_code_that_is_not_async() -> None:
     outcome = agent.run_sync("go", history=[{"role": "user", "content": "before"}])
     assert isinstance(outcome, Completed)
     assert outcome.output == "before"
+
+
+async def test_run_sync_runs_in_a_thread_of_an_async_program() -> None:
+    """A thread of `asyncio.to_thread` has the context variables of the event loop."""
+    agent = Agent("a", model=ScriptedModel(["Done."]))
+    assert isinstance(await asyncio.to_thread(agent.run_sync, "go"), Completed)
 
 
 async def test_run_sync_in_an_event_loop_says_what_to_write() -> None:
