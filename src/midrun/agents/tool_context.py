@@ -4,7 +4,12 @@
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ContextDecorator,
+    asynccontextmanager,
+)
 from dataclasses import dataclass, field
 from enum import Enum
 from inspect import Parameter, isawaitable, signature
@@ -26,7 +31,8 @@ class ContextSource:
 
     The factory is called for each call of a function that can use the context, in the process
     that makes the call. Its result is awaited if it is awaitable. An async context manager is
-    entered before the function runs and left after it has ended, also when it is stopped.
+    entered before the function runs and left after it has ended, also when it is stopped. So is
+    a context manager that `contextlib.contextmanager` makes.
 
     Args:
         where: The declaration that has the factory, for errors.
@@ -48,6 +54,11 @@ class ContextSource:
             made = await made
         if isinstance(made, AbstractAsyncContextManager):
             async with made as value:
+                yield value
+        # As `contextlib.contextmanager` makes it. Other objects that have `__enter__`, such as
+        # connections and files, are left alone: entering them may begin a transaction.
+        elif isinstance(made, ContextDecorator) and isinstance(made, AbstractContextManager):
+            with made as value:
                 yield value
         else:
             yield made

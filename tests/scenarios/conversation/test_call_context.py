@@ -1,8 +1,8 @@
 """`call.context` and instructions that a function makes, on the ordinary loop."""
 
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
@@ -96,6 +96,29 @@ async def test_a_tool_that_takes_a_call_has_the_context_open_while_it_runs() -> 
     )
     assert isinstance(await agent.run("go"), Completed)
     assert account.log == ["open", "charged 5", "close"]
+
+
+async def test_a_context_manager_of_a_generator_is_entered_and_left() -> None:
+    """Other objects that can be entered are passed on as they are."""
+    log: list[str] = []
+
+    @contextmanager
+    def open_log() -> Iterator[str]:
+        log.append("opened")
+        try:
+            yield "the log"
+        finally:
+            log.append("closed")
+
+    @tool
+    async def look_inside(call: Call) -> str:
+        log.append(f"saw {call.context}")
+        return ""
+
+    script = [Use("look_inside"), "Done."]
+    agent = Agent("a", model=ScriptedModel(script), tools=[look_inside], context=open_log)
+    assert isinstance(await agent.run("go"), Completed)
+    assert log == ["opened", "saw the log", "closed"]
 
 
 async def test_a_blocking_tool_in_a_thread_has_the_context() -> None:
