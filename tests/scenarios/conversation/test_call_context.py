@@ -115,8 +115,8 @@ async def test_a_context_manager_of_a_generator_is_entered_and_left() -> None:
         log.append(f"saw {call.context}")
         return ""
 
-    script = [Use("look_inside"), "Done."]
-    agent = Agent("a", model=ScriptedModel(script), tools=[look_inside], context=open_log)
+    model = ScriptedModel([Use("look_inside"), "Done."])
+    agent = Agent("a", model=model, tools=[look_inside], context=open_log)
     assert isinstance(await agent.run("go"), Completed)
     assert log == ["opened", "saw the log", "closed"]
 
