@@ -54,192 +54,150 @@ _WRITE_BUCKETS: Final = (
 _CALL_BUCKETS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _PERSON_BUCKETS: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0, 604800.0)
 
+
+def _count(name: str, help_text: str, *labels: str, unit: str = "") -> Metric:
+    return Metric(name=name, kind="counter", help=help_text, labels=labels, unit=unit)
+
+
+def _gauge(name: str, help_text: str, *labels: str, unit: str = "") -> Metric:
+    return Metric(name=name, kind="gauge", help=help_text, labels=labels, unit=unit)
+
+
+def _histogram(name: str, help_text: str, *labels: str, buckets: tuple[float, ...]) -> Metric:
+    """Define a histogram of durations."""
+    return Metric(
+        name=name, kind="histogram", help=help_text, labels=labels, unit="s", buckets=buckets
+    )
+
+
 # ── counted from the entries of journals ─────────────────────────────────────────────────────
 
-RUNS_STARTED: Final = Metric(
-    name="midrun.runs_started", kind="counter", help="Runs started.", labels=("agent",)
+RUNS_STARTED: Final = _count("midrun.runs_started", "Runs started.", "agent")
+RUNS_ENDED: Final = _count(
+    "midrun.runs_ended",
+    "Runs that completed, failed or were cancelled. A failed run can be resumed.",
+    "agent",
+    "outcome",
 )
-RUNS_ENDED: Final = Metric(
-    name="midrun.runs_ended",
-    kind="counter",
-    help="Runs that completed, failed or were cancelled. A failed run can be resumed.",
-    labels=("agent", "outcome"),
+TURNS: Final = _count("midrun.turns", "Turns: replies of a model to the conversation.", "agent")
+MODEL_CALLS: Final = _count(
+    "midrun.model_calls", "Ended attempts of model calls.", "agent", "model", "outcome"
 )
-TURNS: Final = Metric(
-    name="midrun.turns",
-    kind="counter",
-    help="Turns: replies of a model to the conversation.",
-    labels=("agent",),
-)
-MODEL_CALLS: Final = Metric(
-    name="midrun.model_calls",
-    kind="counter",
-    help="Ended attempts of model calls.",
-    labels=("agent", "model", "outcome"),
-)
-MODEL_CALL_DURATION: Final = Metric(
-    name="midrun.model_call_duration",
-    kind="histogram",
-    help="Duration of an attempt of a model call.",
-    labels=("agent", "model"),
-    unit="s",
+MODEL_CALL_DURATION: Final = _histogram(
+    "midrun.model_call_duration",
+    "Duration of an attempt of a model call.",
+    "agent",
+    "model",
     buckets=_CALL_BUCKETS,
 )
-MODEL_TOKENS: Final = Metric(
-    name="midrun.model_tokens",
-    kind="counter",
-    help="Tokens of model calls: input, output, or total if the provider reports no parts.",
-    labels=("agent", "model", "kind"),
+MODEL_TOKENS: Final = _count(
+    "midrun.model_tokens",
+    "Tokens of model calls: input, output, or total if the provider reports no parts.",
+    "agent",
+    "model",
+    "kind",
 )
-MODEL_COST: Final = Metric(
-    name="midrun.model_cost",
-    kind="counter",
-    help="Cost of model calls, by the known prices.",
-    labels=("agent", "model"),
+MODEL_COST: Final = _count(
+    "midrun.model_cost",
+    "Cost of model calls, by the known prices.",
+    "agent",
+    "model",
     unit="USD",
 )
-TOOL_CALLS: Final = Metric(
-    name="midrun.tool_calls",
-    kind="counter",
-    help="Ended attempts of tool calls and child runs.",
-    labels=("agent", "tool", "outcome"),
+TOOL_CALLS: Final = _count(
+    "midrun.tool_calls",
+    "Ended attempts of tool calls and child runs.",
+    "agent",
+    "tool",
+    "outcome",
 )
-TOOL_CALL_DURATION: Final = Metric(
-    name="midrun.tool_call_duration",
-    kind="histogram",
-    help="Duration of an attempt of a tool call.",
-    labels=("tool",),
-    unit="s",
+TOOL_CALL_DURATION: Final = _histogram(
+    "midrun.tool_call_duration",
+    "Duration of an attempt of a tool call.",
+    "tool",
     buckets=_CALL_BUCKETS,
 )
-ASKS_OPENED: Final = Metric(
-    name="midrun.asks_opened",
-    kind="counter",
-    help="Asks that were opened: questions, approvals, unknown outcomes.",
-    labels=("agent", "kind"),
+ASKS_OPENED: Final = _count(
+    "midrun.asks_opened",
+    "Asks that were opened: questions, approvals, unknown outcomes.",
+    "agent",
+    "kind",
 )
-ASK_WAIT: Final = Metric(
-    name="midrun.ask_wait",
-    kind="histogram",
-    help="Time from the opening of an ask to its decision by a person.",
-    labels=("kind",),
-    unit="s",
+ASK_WAIT: Final = _histogram(
+    "midrun.ask_wait",
+    "Time from the opening of an ask to its decision by a person.",
+    "kind",
     buckets=_PERSON_BUCKETS,
 )
-CONTROLS: Final = Metric(
-    name="midrun.controls",
-    kind="counter",
-    help="Controls that runs accepted.",
-    labels=("control",),
-)
-CONTROL_LATENCY: Final = Metric(
-    name="midrun.control_latency",
-    kind="histogram",
-    help="Time from the request of a control to its effect, such as pausing to paused.",
-    labels=("control",),
-    unit="s",
+CONTROLS: Final = _count("midrun.controls", "Controls that runs accepted.", "control")
+CONTROL_LATENCY: Final = _histogram(
+    "midrun.control_latency",
+    "Time from the request of a control to its effect, such as pausing to paused.",
+    "control",
     buckets=_CALL_BUCKETS,
 )
-CAPS_REACHED: Final = Metric(
-    name="midrun.caps_reached",
-    kind="counter",
-    help="Runs that paused at a cap.",
-    labels=("agent",),
+CAPS_REACHED: Final = _count("midrun.caps_reached", "Runs that paused at a cap.", "agent")
+LEASES_LOST: Final = _count(
+    "midrun.leases_lost", "Leases taken from a worker that died, froze or was cut off.", "agent"
 )
-LEASES_LOST: Final = Metric(
-    name="midrun.leases_lost",
-    kind="counter",
-    help="Leases taken from a worker that died, froze or was cut off.",
-    labels=("agent",),
+UNDO_FAILURES: Final = _count(
+    "midrun.undo_failures", "Failed attempts of undos and releases.", "agent", "action"
 )
-UNDO_FAILURES: Final = Metric(
-    name="midrun.undo_failures",
-    kind="counter",
-    help="Failed attempts of undos and releases.",
-    labels=("agent", "action"),
-)
-UNDOS_GIVEN_UP: Final = Metric(
-    name="midrun.undos_given_up",
-    kind="counter",
-    help="Undos and releases without a further attempt: the effect stays, as residue.",
-    labels=("agent", "action"),
+UNDOS_GIVEN_UP: Final = _count(
+    "midrun.undos_given_up",
+    "Undos and releases without a further attempt: the effect stays, as residue.",
+    "agent",
+    "action",
 )
 
 # ── read from the store ──────────────────────────────────────────────────────────────────────
 
-RUNS: Final = Metric(
-    name="midrun.runs",
-    kind="gauge",
-    help="Runs that have not ended, by phase.",
-    labels=("agent", "phase"),
+RUNS: Final = _gauge("midrun.runs", "Runs that have not ended, by phase.", "agent", "phase")
+QUEUE_AGE: Final = _gauge(
+    "midrun.queue_age", "Time that the longest waiting run has been queued.", "agent", unit="s"
 )
-QUEUE_AGE: Final = Metric(
-    name="midrun.queue_age",
-    kind="gauge",
-    help="Time that the longest waiting run has been queued.",
-    labels=("agent",),
+RUNS_WITHOUT_WORKER: Final = _gauge(
+    "midrun.runs_without_worker",
+    "Runs that need a worker and have no live one; counted up to 1000.",
+)
+ASKS_OPEN: Final = _gauge("midrun.asks_open", "Asks that wait for a person.", "agent")
+ASK_AGE: Final = _gauge(
+    "midrun.ask_age",
+    "Time since the last entry of the run that has waited longest with an open ask.",
+    "agent",
     unit="s",
 )
-RUNS_WITHOUT_WORKER: Final = Metric(
-    name="midrun.runs_without_worker",
-    kind="gauge",
-    help="Runs that need a worker and have no live one; counted up to 1000.",
-)
-ASKS_OPEN: Final = Metric(
-    name="midrun.asks_open",
-    kind="gauge",
-    help="Asks that wait for a person.",
-    labels=("agent",),
-)
-ASK_AGE: Final = Metric(
-    name="midrun.ask_age",
-    kind="gauge",
-    help="Time since the last entry of the run that has waited longest with an open ask.",
-    labels=("agent",),
+HALTS: Final = _gauge("midrun.halts", "Halts in force.")
+WORKERS: Final = _gauge("midrun.workers", "Live workers that hold at least one lease.")
+WORKER_LAG: Final = _gauge(
+    "midrun.worker_lag",
+    "Delay of the event loop of the slowest worker, from its heartbeats.",
     unit="s",
 )
-HALTS: Final = Metric(name="midrun.halts", kind="gauge", help="Halts in force.")
-WORKERS: Final = Metric(
-    name="midrun.workers", kind="gauge", help="Live workers that hold at least one lease."
-)
-WORKER_LAG: Final = Metric(
-    name="midrun.worker_lag",
-    kind="gauge",
-    help="Delay of the event loop of the slowest worker, from its heartbeats.",
-    unit="s",
-)
-FOLLOWER_LAG: Final = Metric(
-    name="midrun.follower_lag",
-    kind="gauge",
-    help="Age of the oldest change of a resting run that a follower, such as a webhook, has "
-    "not delivered.",
-    labels=("follower",),
+FOLLOWER_LAG: Final = _gauge(
+    "midrun.follower_lag",
+    "Age of the oldest change of a resting run that a follower, such as a "
+    "webhook, has not delivered.",
+    "follower",
     unit="s",
 )
 
 # ── measured in this process ─────────────────────────────────────────────────────────────────
 
-STORE_UP: Final = Metric(
-    name="midrun.store_up",
-    kind="gauge",
-    help="1 if the last query of this process to the store succeeded, else 0.",
+STORE_UP: Final = _gauge(
+    "midrun.store_up", "1 if the last query of this process to the store succeeded, else 0."
 )
-APPEND_DURATION: Final = Metric(
-    name="midrun.append_duration",
-    kind="histogram",
-    help="Duration of an append to a journal, as its writer sees it.",
-    unit="s",
+APPEND_DURATION: Final = _histogram(
+    "midrun.append_duration",
+    "Duration of an append to a journal, as its writer sees it.",
     buckets=_WRITE_BUCKETS,
 )
-EVENT_LOOP_LAG: Final = Metric(
-    name="midrun.event_loop_lag",
-    kind="gauge",
-    help="Longest delay of the event loop of this process since the previous reading.",
+EVENT_LOOP_LAG: Final = _gauge(
+    "midrun.event_loop_lag",
+    "Longest delay of the event loop of this process since the previous reading.",
     unit="s",
 )
-FEED_WATCHERS: Final = Metric(
-    name="midrun.feed_watchers", kind="gauge", help="Open streams of this server."
-)
+FEED_WATCHERS: Final = _gauge("midrun.feed_watchers", "Open streams of this server.")
 
 ACTIONS: Final = ("undo", "release")
 RUN_OUTCOMES: Final = ("completed", "failed", "cancelled")

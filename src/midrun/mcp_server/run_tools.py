@@ -437,45 +437,50 @@ WAIT_TOOL: Final = RunTool(
 )
 
 
+def _make_reading_tool(
+    name: str, description: str, arguments: type[ToolArguments], call: CallFunction
+) -> RunTool:
+    """Return a tool that changes nothing."""
+    return RunTool(
+        name=f"{TOOL_PREFIX}{name}",
+        description=description,
+        arguments=arguments,
+        call=call,
+        is_read_only=True,
+    )
+
+
 def _list_tools() -> Iterator[RunTool]:
     yield START_TOOL
-    yield RunTool(
-        name=f"{TOOL_PREFIX}status",
-        description="Show the state of a run, its open asks, and the tools it accepts now.",
-        arguments=RunArguments,
-        call=_show_status,
-        is_read_only=True,
+    yield _make_reading_tool(
+        "status",
+        "Show the state of a run, its open asks, and the tools it accepts now.",
+        RunArguments,
+        _show_status,
     )
     yield WAIT_TOOL
     for _, tool in _CONTROL_TOOLS:
         yield tool
-    yield RunTool(
-        name=f"{TOOL_PREFIX}report",
-        description="Report the outcome of every call of a run: kept, undone or unknown.",
-        arguments=RunArguments,
-        call=_show_report,
-        is_read_only=True,
+    yield _make_reading_tool(
+        "report",
+        "Report the outcome of every call of a run: kept, undone or unknown.",
+        RunArguments,
+        _show_report,
     )
-    yield RunTool(
-        name=f"{TOOL_PREFIX}history",
-        description="Read the journal of a run, one sentence per entry, oldest first.",
-        arguments=HistoryArguments,
-        call=_show_history,
-        is_read_only=True,
+    yield _make_reading_tool(
+        "history",
+        "Read the journal of a run, one sentence per entry, oldest first.",
+        HistoryArguments,
+        _show_history,
     )
-    yield RunTool(
-        name=f"{TOOL_PREFIX}list_runs",
-        description="List runs, newest first.",
-        arguments=ListRunsArguments,
-        call=_list_runs,
-        is_read_only=True,
+    yield _make_reading_tool(
+        "list_runs", "List runs, newest first.", ListRunsArguments, _list_runs
     )
-    yield RunTool(
-        name=f"{TOOL_PREFIX}list_agents",
-        description="List the agents that runs can be started with.",
-        arguments=NoArguments,
-        call=_list_agents,
-        is_read_only=True,
+    yield _make_reading_tool(
+        "list_agents",
+        "List the agents that runs can be started with.",
+        NoArguments,
+        _list_agents,
     )
 
 
