@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, cast
 import msgspec
 from msgspec.structs import replace
 
-from midrun.agents.builtin_tools import PLAN_TOOL, PauseHere
+from midrun.agents.builtin_tools import PLAN_TOOL, PauseHere, make_client_tool
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.handoffs import (
     check_family,
@@ -38,6 +38,7 @@ from midrun.agents.tool_context import Call, ContextFactory, ContextSource
 from midrun.agents.tool_environment import EnvironmentOption, declare_environment
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.codec.strict_json import normalize_json
+from midrun.core.entries import RunStarted
 from midrun.core.stops import Stop, list_custom_names
 from midrun.core.values import CallKind, Json, ModelSettings, RequestedCall
 from midrun.errors import Misconfigured, NotJson, TooLarge
@@ -283,6 +284,21 @@ class Agent:
         A hosted agent may have tools that are only known while it runs; `tools` lacks them.
         """
         return self.tools.get(name)
+
+    def list_client_tools(self, started: RunStarted) -> tuple[Tool, ...]:
+        """Return the tools of the run's client, without those that the agent has itself.
+
+        An agent of another framework gets its tools from there, and so none of these.
+        """
+        if self.framework:
+            return ()
+        tools = [each for each in started.client_tools if self.find_tool(each.name) is None]
+        return tuple(map(make_client_tool, tools))
+
+    def find_client_tool(self, started: RunStarted, name: str) -> Tool | None:
+        """Return the client's tool of this name; None if there is none."""
+        tools = self.list_client_tools(started) if started.client_tools else ()
+        return next((tool for tool in tools if tool.name == name), None)
 
     def complete_use(self, use: RequestedCall, tool: Tool | None = None) -> RequestedCall:
         """Complete a proposed use with its traits; if it is not valid, mark it as refused.

@@ -11,14 +11,18 @@ from datetime import timedelta
 from tempfile import TemporaryFile
 from typing import IO, Final, NoReturn
 
+import msgspec
 from msgspec.structs import replace
 
 from midrun.agents.file import File, check_files
-from midrun.agents.tool import Approve, Tool, tool
+from midrun.agents.signature import SchemaArguments
+from midrun.agents.tool import TOOL_NAME_PATTERN, Approve, Tool, tool
+from midrun.agents.tool_context import Call
 from midrun.agents.tool_environment import EnvironmentOption
 from midrun.codec.strict_json import normalize_json
 from midrun.core.journaled_text import count_plan_items
-from midrun.core.values import Json, PlanItem, PlanItemState
+from midrun.core.values import ClientTool, Effect, Json, PlanItem, PlanItemState, Traits
+from midrun.errors import Misconfigured
 
 
 class PauseHere(BaseException):
@@ -83,6 +87,58 @@ async def ask_human(question: str, options: list[str] | None = None) -> NoReturn
         options: Answers to choose from, if there are few.
     """
     raise PauseHere(question, {"options": options} if options else {})
+
+
+# Tools of the client, which the first entry of a run declares. A call asks, and the client that
+# has the tool answers in place of a person.
+
+
+def make_client_tool(declared: ClientTool) -> Tool:
+    """Return a tool of the client as a tool that asks for its result.
+
+    Raises:
+        Misconfigured: A model cannot be offered a tool of this name or with these arguments.
+    """
+    if not TOOL_NAME_PATTERN.fullmatch(declared.name):
+        problem = "must have 1 to 64 letters, digits, _ and -"
+        raise Misconfigured(f"tool {declared.name[:80]}", problem)
+    arguments = SchemaArguments(declared.schema if isinstance(declared.schema, dict) else {})
+    if "why" in arguments.schema["properties"]:  # type: ignore[operator]  # always a dict
+        problem = "must have no argument `why`: the name is reserved for the model's reason"
+        raise Misconfigured(f"tool {declared.name}", problem)
+
+    async def ask_client(call: Call, /, **arguments: object) -> Json:
+        del call, arguments
+        pause_here(f"The client makes the call of {declared.name}. Answer with its result.")
+
+    return Tool(
+        name=declared.name,
+        description=declared.text,
+        fn=ask_client,
+        arguments=arguments,
+        traits=Traits(effect=Effect.READ),
+    )
+
+
+CLIENT_TOOLS_MAX: Final = 64
+CLIENT_TOOLS_MAX_BYTES: Final = 64 * 1024
+"""The size of all tools of a client: the journal keeps them, and each prompt has them."""
+
+
+def check_client_tools(declared: Sequence[ClientTool]) -> tuple[ClientTool, ...]:
+    """Return the tools of a client if an agent can be given all of them.
+
+    Raises:
+        Misconfigured: There are too many, two have one name, or a tool is not valid.
+    """
+    names = [make_client_tool(each).name for each in declared]
+    if len(names) > CLIENT_TOOLS_MAX or len(set(names)) < len(names):
+        problem = f"must be at most {CLIENT_TOOLS_MAX} tools with different names"
+        raise Misconfigured("client_tools", f"{problem}, got {len(names)}")
+    if len(msgspec.json.encode(declared)) > CLIENT_TOOLS_MAX_BYTES:
+        problem = f"must have at most {CLIENT_TOOLS_MAX_BYTES} bytes. Shorten the descriptions."
+        raise Misconfigured("client_tools", problem)
+    return tuple(declared)
 
 
 # The built-in tool `plan`: the agent's own to-do list, which surfaces show as its progress.

@@ -23,6 +23,7 @@ from midrun.core.values import (
     CallKind,
     CallPurpose,
     CleanupAction,
+    ClientTool,
     Decision,
     FileLimits,
     FileRef,
@@ -308,6 +309,7 @@ class RunStarted(RequestEntry, kw_only=True):
     file_limits: FileLimits | None = None  # None: the limits of `FileLimits()`
     tenant: str = ""  # the run is invisible to callers of other tenants; "": the default one
     team: str = ""  # users of this team see and control the run like its owner
+    client_tools: tuple[ClientTool, ...] = ()  # tools that the client makes the calls of
 
 
 class RunImported(RequestEntry, kw_only=True):

@@ -270,6 +270,14 @@ class SpeakerSettings(Value, kw_only=True):
     window: int = 0
 
 
+class ClientTool(Value, kw_only=True):
+    """A tool of the client that started the run: the client makes its calls, by an answer."""
+
+    name: str
+    text: str  # its description
+    schema: Json  # the JSON Schema of its arguments
+
+
 class CallResult(Value, kw_only=True):
     """A call that the agent requested, with its `result`, or its `problem` in words."""
 

@@ -194,7 +194,7 @@ class CallDispatcher:
             in_flight.show = partial(self._show_artifact, call_id)
         self._in_flight[call_id, operation] = in_flight
         if call.call_kind == "tool":
-            in_flight.tool = self._find_tool(call)
+            in_flight.tool = self._find_tool(call, state)
         if _calls_async_code(in_flight):
             in_flight.on_overdue = partial(self._watch_overdue, in_flight)
             # Frameworks keep their run in context variables: a hosted program has its own.
@@ -349,10 +349,11 @@ class CallDispatcher:
         )
         return CallFailed(call=call.id, error=error, code="agent_missing")
 
-    def _find_tool(self, call: CallState) -> Tool | None:
-        """Return the tool of a call: of the hosted program that waits for it, or declared."""
+    def _find_tool(self, call: CallState, state: State) -> Tool | None:
+        """Return the tool of a call: of the hosted program, of the agent, or of the client."""
         own = self._program.get_tool(call) if self._program is not None else None
-        return own or self._find_owner(call).find_tool(call.use.tool)
+        owner, name = self._find_owner(call), call.use.tool
+        return own or owner.find_tool(name) or owner.find_client_tool(state.run_started, name)
 
     def _set_plan(self, in_flight: InFlightCall, state: State) -> CloseCall:
         """Submit the agent's new plan, and return the end of the call that set it."""

@@ -71,12 +71,13 @@ def build_prompt(
     Without `instructions` it is only good for an estimate of the cost.
     """
     tools = agent.specs
-    if hidden_tools and not condense:  # a summary has all: see below
+    # A summary has all: providers refuse a history with calls of undeclared tools.
+    if hidden_tools and not condense:
         tools = tuple(spec for spec in tools if spec.name not in hidden_tools)
     return Prompt(
         instructions=agent.estimate_instructions() if instructions is None else instructions,
         transcript=Transcript(state),
-        tools=tools,  # also for a summary: providers refuse calls of undeclared tools
+        tools=(*tools, *(tool.spec for tool in agent.list_client_tools(state.run_started))),
         runtime_request=CONDENSE_PROMPT if condense else "",
         run_id=state.run,
         settings=agent.model_settings.merge(state.run_started.model_settings),
@@ -157,7 +158,8 @@ async def call_model(
             thinking="".join(partial_reply.thinking_pieces),
             spent=partial_reply.spent,
         )
-    reply = _complete_uses(agent, partial_reply.finished.reply, partial_reply.refused_tools)
+    finished, refused = partial_reply.finished.reply, partial_reply.refused_tools
+    reply = _complete_uses(agent, state, finished, refused)
     return CallDone(
         call=call.id,
         reply=replace(reply, model=fallback) if fallback else reply,
@@ -395,17 +397,21 @@ def _check_usage(spent: Spend | None) -> Spend | None:
     return spent
 
 
-def _complete_uses(agent: Agent, reply: Reply, refused_tools: frozenset[str]) -> Reply:
+def _complete_uses(
+    agent: Agent, state: State, reply: Reply, refused_tools: frozenset[str]
+) -> Reply:
     """Return `reply` with the agent's traits on each call, and at most `REPLY_MAX_CALLS` calls.
 
     The first call beyond the limit is kept as refused, so that the model is told about it. So
     is every handoff after the first one, and every call of a tool that was not offered.
     """
+    started = state.run_started
     uses = tuple(
         agent.complete_use(
             replace(use, refused=f"the tool {use.tool} is not available now")
             if use.tool in refused_tools
-            else use
+            else use,
+            agent.find_client_tool(started, use.tool),
         )
         for use in reply.uses[:REPLY_MAX_CALLS]
     )

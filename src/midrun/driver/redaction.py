@@ -425,7 +425,7 @@ ControlT = TypeVar("ControlT", bound=ControlBase)
 TOOL_DATA_FIELDS: Final = frozenset(
     {
         "args", "data", "encoding_error", "error", "extra", "progress", "question", "result",
-        "value",
+        "schema", "value",
     }
 )  # fmt: skip
 """Fields with data of tools, answers for tools, and further settings of models."""
@@ -439,9 +439,9 @@ STRUCT_FIELDS: Final = frozenset({"model_settings", "outcome"})
 ARGS_TAIL_CHARS: Final = 40
 """Characters of arguments to remember, so that a name that comes in two deltas is found."""
 
-STRUCT_LIST_FIELDS: Final = frozenset({"items", "history", "made"})
-"""Fields that hold several such structs: the items of a plan, the messages of a history, and
-the calls of a message."""
+STRUCT_LIST_FIELDS: Final = frozenset({"client_tools", "items", "history", "made"})
+"""Fields that hold several such structs: the tools of a client, the items of a plan, the
+messages of a history, and the calls of a message."""
 
 HELD_BACK_MAX_STREAMS: Final = 512
 """Streams of calls whose held-back text is remembered."""

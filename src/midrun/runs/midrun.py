@@ -22,6 +22,7 @@ import anyio.to_thread
 from msgspec.structs import replace
 
 from midrun.agents.agent import Agent, check_model_settings
+from midrun.agents.builtin_tools import check_client_tools
 from midrun.agents.checkpoint import Checkpoint
 from midrun.agents.file import File, check_file_limits, check_files
 from midrun.codec.redaction import FindSecrets
@@ -31,7 +32,7 @@ from midrun.core.evolve import apply_entries
 from midrun.core.history import find_unnamed_authors, limit_history
 from midrun.core.ids import CallId, Micros, RunId
 from midrun.core.stops import MaxCost, Stop, flatten_stop
-from midrun.core.values import FileLimits, Json, Message, ModelSettings
+from midrun.core.values import ClientTool, FileLimits, Json, Message, ModelSettings
 from midrun.driver.deletion import RetentionRules
 from midrun.driver.live import LiveOutput
 from midrun.driver.notifications import ChangeNotifier
@@ -378,15 +379,16 @@ class Midrun:
         files: Sequence[File] | None = None,
         tenant: str | None = None,
         team: str | None = None,
+        client_tools: Sequence[ClientTool] = (),
     ) -> Run:
         """Start a run of one of the agents, and return its handle.
 
         `stop` and `model_settings` replace those of the agent. `history` has earlier messages
         in the format of OpenAI, Anthropic or Pydantic AI. A second call with the same
         `request_id` returns the first run. `thread` adds the messages of its earlier runs; with
-        `own_thread`, only of runs that the same actor started. `trace` is a W3C traceparent,
-        the parent of all spans of the run. `files` belong to the task. `tenant` is by default
-        that of the actor; each tenant has its own threads. `team` shares the run with a team.
+        `own_thread`, only of runs of the same actor. `trace` is a W3C traceparent for the spans
+        of the run. `files` belong to the task. `tenant` is by default that of the actor; each
+        has its own threads. `team` shares the run. A call of a tool of `client_tools` asks.
 
         Raises:
             Misconfigured: Unknown agent, empty task, `MaxCost` for a model without a price, a
@@ -395,8 +397,7 @@ class Midrun:
             ControlRefused: `request_id_reused`: the first call had other arguments.
         """
         known = self._require_agent(agent)
-        stop = known.stop if stop is None else stop
-        self._check_price(known, stop)
+        self._check_price(known, stop := known.stop if stop is None else stop)
         person, thread = parse_actor(actor), validation.check_name("thread", thread or "")
         tenant, owner = choose_tenant(tenant, person), person.name if own_thread else ""
         messages, people = await self._load_history(thread, history, tenant, owner)
@@ -415,6 +416,7 @@ class Midrun:
             file_limits=self._file_limits,
             tenant=tenant,
             team=validation.check_name("team", team or ""),
+            client_tools=check_client_tools(client_tools),
         )
         run = self._service.choose_run_id(started.request_id)
         began = await self._service.create_run(run, started, check_files(files))

@@ -23,7 +23,7 @@ from midrun.agents.file import File, parse_data_url
 from midrun.core import entries as e
 from midrun.core.ids import Seq
 from midrun.core.state import Ask, State
-from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, Json, Phase
+from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, ClientTool, Json, Phase
 from midrun.driver.journal_writer import load_run_state
 from midrun.errors import ControlRefused, Misconfigured, StoreError
 from midrun.ports.store import RunQuery, RunRow
@@ -57,6 +57,7 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
     request_id: str | None
     history: Sequence[object] | None = None
     files: Sequence[File] = ()
+    client_tools: Sequence[ClientTool] = ()  # of the client, for a run that is started
 
 
 def read_file_part(message_id: str, name: str, media_type: str, url: str) -> File:
@@ -176,6 +177,7 @@ async def start_run(context: RequestContext, message: ChatMessage) -> Run:
         actor=context.actor,
         own_thread=bool(context.owner_filter),
         files=message.files,
+        client_tools=message.client_tools,
     )
 
 

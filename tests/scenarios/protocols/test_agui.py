@@ -25,6 +25,7 @@ from midrun.server.agui.translate import AguiSegment
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.protocols.conftest import ProtocolServer, ServeAgent, open_http_client
 from tests.scenarios.protocols.node_clients import CLIENT_BEFORE_1_0, CURRENT_CLIENT, run_client
+from tests.support.gated_model import GatedModel, GatedReply
 from tests.support.run_journal import read_entries
 from tests.unit.server.http_calls import expect_status
 from tests.unit.server.sse_stream import open_event_stream
@@ -254,7 +255,14 @@ async def test_the_client_state_is_kept_and_extended_with_the_run_view(
         assert state["midrun"]["run"]["phase"] == "completed"
 
 
-async def test_context_reaches_the_agent_and_page_tools_are_reported_as_unused(
+PAGE_TOOL = {
+    "name": "open_page",
+    "description": "Open a page in the browser of the user.",
+    "parameters": {"properties": {"name": {"type": "string"}}, "required": ["name"]},
+}
+
+
+async def test_context_reaches_the_agent_and_invalid_page_tools_are_reported_as_unused(
     serve_agent: ServeAgent,
 ) -> None:
     seen: list[str] = []
@@ -264,25 +272,30 @@ async def test_context_reaches_the_agent_and_page_tools_are_reported_as_unused(
         return "Done."
 
     agent = Agent("actor", model=ScriptedModel([answer]))
-    page = {"name": "open_page", "description": "Open a page.", "parameters": {}}
+    invalid: list[Event] = [
+        {"name": "open page"},
+        {"name": "a", "parameters": {"properties": {"why": {}}}},
+    ]
     context = [{"description": "The open document", "value": "report.md"}]
     async with (
         serve_agent(agent) as server,
         run_client(CURRENT_CLIENT, f"{server.url}/agui/actor") as client,
     ):
-        request = {"thread": "t", "say": "Go.", "tools": [page], "context": context}
+        tools = [{"description": "", **tool} for tool in invalid]
+        request = {"thread": "t", "say": "Go.", "tools": tools, "context": context}
         await client.send(run=request)
         done = await client.wait_for_end()
     assert get_texts(done["messages"], "user") == ["Go."]
     assert "The open document: report.md" in "\n".join(seen)
     (unused,) = [e["value"] for e in client.events if e.get("name") == "midrun.unused"]
-    assert unused == {"tools": ["open_page"]}
+    assert unused == {"tools": ["open page", "a"]}
 
 
+@pytest.mark.parametrize("is_declared", [True, False])
 async def test_a_frontend_tool_is_made_by_the_client_and_its_result_is_the_answer(
-    serve_agent: ServeAgent,
+    serve_agent: ServeAgent, is_declared: bool
 ) -> None:
-    """The agent declares the tool; without a client that has it, a person answers."""
+    """The agent may declare the tool, or get it from the client that starts the run."""
 
     @tool
     async def open_page(name: str) -> str:
@@ -290,12 +303,14 @@ async def test_a_frontend_tool_is_made_by_the_client_and_its_result_is_the_answe
         pause_here(f"Open the page {name}.")
 
     def conclude(messages: Transcript) -> str:
-        return f"The page is {messages[-1].uses[0].result}."
+        use = messages[-1].uses[0]
+        return f"The page is {use.problem or use.result}."
 
     model = ScriptedModel([Use("open_page", name="a"), conclude])
-    page = {"name": "open_page", "description": "Open a page.", "parameters": {}}
+    agent = Agent("actor", model=model, tools=[open_page] if is_declared else [])
+    page = PAGE_TOOL
     async with (
-        serve_agent(Agent("actor", model=model, tools=[open_page])) as server,
+        serve_agent(agent) as server,
         run_client(CURRENT_CLIENT, f"{server.url}/agui/actor") as client,
     ):
         await client.send(run={"thread": "t", "say": "Go.", "tools": [page]})
@@ -315,6 +330,32 @@ async def test_a_frontend_tool_is_made_by_the_client_and_its_result_is_the_answe
         assert get_texts(done["messages"], "assistant")[-1] == "The page is open."
         (answer,) = await read_entries(await server.get_only_run(), AskAnswered)
         assert answer.by == "olga"
+
+
+async def test_the_tools_of_a_client_are_told_to_the_model_and_survive_a_restart(
+    serve_agent: ServeAgent,
+) -> None:
+    """A client without the tool sees a question, which a person can answer."""
+    model = GatedModel(GatedReply("", "", Use("open_page", name="a")), "Thanks.")
+    async with (
+        serve_agent(Agent("actor", model=model)) as server,
+        open_http_client(server) as client,
+    ):
+        ended = await read_segment(client, make_request("Go.", tools=[PAGE_TOOL]))
+        assert get_outcome(ended)["type"] == "success"
+    spec = model.prompts[0].tools[-1]
+    assert (spec.name, spec.description) == ("open_page", PAGE_TOOL["description"])
+    model = GatedModel("Thanks.")
+    async with (
+        serve_agent(Agent("actor", model=model)) as server,
+        open_http_client(server) as client,
+    ):
+        interrupt = get_interrupt(await read_segment(client, make_request()))
+        assert "open_page" in str(interrupt["message"])
+        answer = {"interruptId": interrupt["id"], "payload": {"answer": "open"}}
+        ended = await read_segment(client, make_request(resume=[answer], runId="r2"))
+        assert get_outcome(ended)["type"] == "success"
+        assert model.prompts[0].tools[-1] == spec
 
 
 async def test_a_question_is_answered_by_resuming_its_interrupt(

@@ -1,14 +1,18 @@
 """Requests of AG-UI clients. Unknown fields are ignored, as the protocol allows."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
+from midrun.agents.agent import Agent
+from midrun.agents.builtin_tools import check_client_tools, make_client_tool
 from midrun.agents.file import File
 from midrun.agents.outcome import AskView
 from midrun.core.state import State
-from midrun.core.values import TERMINAL_PHASES, Json
+from midrun.core.values import TERMINAL_PHASES, ClientTool, Json
+from midrun.errors import Misconfigured
 from midrun.runs.control_bodies import ID_MAX_CHARS
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
@@ -95,14 +99,21 @@ class ContextItem(AguiInput, frozen=True, kw_only=True):
 
 
 class FrontendTool(AguiInput, frozen=True, kw_only=True):
-    """A tool that runs in the client.
+    """A tool that runs in the client, which makes the call in place of a person.
 
-    The agent must declare a tool of the same name that asks (`pause_here`). The client makes
-    the call in place of the person, and its result is the answer. A tool that the agent does
-    not have is not used. The stream tells the client so, with the event `midrun.unused`.
+    A run that is started gets the tool, and a call of it asks; the result is the answer. If the
+    agent has a tool of the same name that asks (`pause_here`), that one is used. The event
+    `midrun.unused` has the names of the tools that the run does not have.
     """
 
     name: str = ""
+    description: str = ""
+    parameters: Json = None
+
+    @property
+    def declared(self) -> ClientTool:
+        """The tool as the run declares it."""
+        return ClientTool(name=self.name, text=self.description, schema=self.parameters)
 
 
 class Resumption(AguiInput, frozen=True, kw_only=True):
@@ -167,6 +178,24 @@ class RunAgentInput(AguiInput, frozen=True, kw_only=True):
         """Return whether the client makes the call that an ask is about."""
         return ask.kind == "question" and ask.tool in {tool.name for tool in self.tools}
 
+    def select_new_tools(self, agent: Agent | None) -> tuple[ClientTool, ...]:
+        """Return the client's tools that a run of the agent can be given.
+
+        An agent of another framework can be given none. A tool that a model cannot be offered
+        is left out, and all of them if they are too many.
+        """
+        if agent is None or agent.framework:
+            return ()
+        declared: dict[str, ClientTool] = {}
+        for tool in self.tools:
+            if tool.name not in agent.tools:
+                with suppress(Misconfigured):
+                    make_client_tool(tool.declared)
+                    declared[tool.name] = tool.declared
+        with suppress(Misconfigured):
+            return check_client_tools(tuple(declared.values()))
+        return ()
+
     def list_new_context(self, known_texts: Iterable[str] = ()) -> tuple[ContextItem, ...]:
         """Return the context that none of the `known` texts contains."""
         texts = tuple(known_texts)
@@ -227,7 +256,7 @@ async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInpu
     """
     files = agui_input.read_files()
     mid, row = context.server.mid, await find_newest_run(context, agent, agui_input.thread_id)
-    unused = _list_unused_tools(context, agent, agui_input)
+    known_agent = mid.agents.get(agent)
     request = context.make_request_id(f"agui:{agui_input.thread_id}:{agui_input.run_id}")
     asking = ControlOptions(actor=context.actor, request_id=request)
     if row is not None and row.head.phase not in TERMINAL_PHASES:
@@ -235,29 +264,34 @@ async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInpu
         # Read before the control is sent: the stream begins after this state, and so includes
         # the entries of the control itself.
         state = await context.server.views.read_state(run.id)
+        tools = state.run_started.client_tools
+        unused = _list_unused_tools(known_agent, agui_input, tools)
         known = [message.text for message in state.messages]
         if not await _send_control(context, run, state, agui_input, asking, files) and (
             left := agui_input.list_new_context(known)
         ):
             unused["context"] = [item.description for item in left]
         return JoinedRun(run=run, state=state, unused=unused)
+    tools = agui_input.select_new_tools(known_agent)
+    unused = _list_unused_tools(known_agent, agui_input, tools)
     message = ChatMessage(
         agent=agent,
         thread=agui_input.thread_id,
         text=agui_input.text_with_context(),
         request_id=request,
         files=files,
+        client_tools=tools,
     )
     run = await start_run(context, message)
     return JoinedRun(run=run, state=State(run=run.id), unused=unused)
 
 
 def _list_unused_tools(
-    context: RequestContext, agent: str, agui_input: RunAgentInput
+    agent: Agent | None, agui_input: RunAgentInput, declared: Sequence[ClientTool]
 ) -> dict[str, list[str]]:
-    """Return the names of the frontend tools that the agent does not have."""
-    known = context.server.mid.agents.get(agent)
-    names = set(known.tools) if known is not None else set()
+    """Return the names of the client's tools that neither the agent nor the run has."""
+    names = set(agent.tools) if agent is not None else set()
+    names.update(tool.name for tool in declared)
     unused = [tool.name for tool in agui_input.tools if tool.name not in names]
     return {"tools": unused} if unused else {}
 
