@@ -145,7 +145,7 @@ def _ask_about_outcome(use: RequestedCall) -> str:
 
 
 def _ask_for_approval(use: RequestedCall) -> str:
-    return f"Allow this call? {use.title}" if use.title else f"Let the agent call {use.tool}?"
+    return f"Approve: {use.title}?" if use.title else f"Let the agent call {use.tool}?"
 
 
 def needs_approval(state: State, call: CallState, now: Micros) -> bool:

@@ -166,7 +166,7 @@ def _draw_pending(view: RunView) -> Iterable[StyledLine]:
 
 def format_ask_question(ask: AskView) -> str:
     """Return the question of an ask as one line, with the call's arguments."""
-    asks = {"approval": "Allow this call?", "unsure": "Did this happen?"}
+    asks = {"approval": "Approve this call?", "unsure": "Did this happen?"}
     question = ask.question or f"{asks.get(ask.effective_kind, 'Decide:')} {ask.title}"
     return (
         question

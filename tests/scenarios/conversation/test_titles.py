@@ -49,9 +49,9 @@ async def test_every_surface_has_the_title(opened: OpenMidrun) -> None:
     view = await run.until("waiting")
     title = "Send “Hi” to “bo”"
     (ask,) = view.asks
-    assert (ask.title, ask.question) == (title, f"Allow this call? {title}")
+    assert (ask.title, ask.question) == (title, f"Approve: {title}?")
     assert ask.args == {"to": "bo", "subject": "Hi", "body": "How are you?"}  # all of them
-    assert view.status.note == f"Allow this call? {title}"
+    assert view.status.note == f"Approve: {title}?"
     await run.approve(actor="ada")
     assert isinstance(await run.result(), Completed)
     view = await run.view()

@@ -359,6 +359,7 @@ export class Composer extends StoreElement {
     if (!run) return nothing;
     const isDisabled = this._isDisabled;
     const label = this.isQuestion ? "What do you want to know?" : "What should happen next?";
+    const hint = matchMedia("(max-width: 480px)").matches && !this.isQuestion ? "What next?" : label;
     const takesFiles = this._takesFiles;
     return html`${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
       <midrun-attachments
@@ -387,7 +388,7 @@ export class Composer extends StoreElement {
           rows="1"
           maxlength="100000"
           aria-label=${label}
-          placeholder=${isDisabled ? run.controls.redirect.consequence : this._isFork ? "Continue from here…" : label}
+          placeholder=${isDisabled ? run.controls.redirect.consequence : this._isFork ? "Continue from here…" : hint}
           ?readonly=${isDisabled}
           aria-disabled=${isDisabled ? "true" : nothing}
           .value=${live(this.text)}

@@ -118,7 +118,7 @@ export function renderProblem({ erasure, status, message }, base) {
   if (erasure) {
     const why = erasure.why ? ` The reason: ${erasure.why}` : "";
     return html`<h2>This run was deleted</h2>
-      <p>${erasure.by || "The server"} deleted it on ${formatDate(erasure.at)}.${why}</p>
+      <p>Deleted${formatBy(erasure.by, "")} on ${formatDate(erasure.at)}.${why}</p>
       <p class="dim">Its transcript, its files and its timeline are gone. What it did outside of Midrun stays done.</p>
       ${list}`;
   }

@@ -289,6 +289,10 @@ export const style = css`
       gap: 2px;
       font-size: 12.5px;
     }
+    .control b > span {
+      max-width: 100%;
+      white-space: nowrap;
+    }
     .hint {
       height: 2.6em;
       line-height: 1.3;

@@ -1,7 +1,6 @@
 // @ts-check
 /** `<midrun-result>`: the output of a completed run, or the error of a failed one. */
 import { css, nothing } from "./lit.js";
-import { scrollIntoSight } from "./auto-scroll.js";
 import { fieldStyle, parseStructure, renderValue } from "./call-text.js";
 import { renderMarkdown } from "./markdown-text.js";
 import { StoreElement } from "./store-element.js";
@@ -32,24 +31,6 @@ export class Result extends StoreElement {
       }
     `,
   ];
-
-  constructor() {
-    super();
-    this._wasUnfinished = false; // this page has shown the run before it was completed
-  }
-
-  updated() {
-    const run = this.view;
-    if (!run) return;
-    if (run.phase !== "completed") this._wasUnfinished = true;
-    else if (this._wasUnfinished && !this.hidden) {
-      this._wasUnfinished = false;
-      // The run has just been completed. A reader who has scrolled away stays there.
-      const root = /** @type {Document | ShadowRoot} */ (this.getRootNode());
-      const steps = /** @type {import("./steps.js").Steps | null} */ (root.querySelector("midrun-steps"));
-      if (steps?.isAtEnd) scrollIntoSight(this);
-    }
-  }
 
   /** Scroll to the result and focus its heading. */
   reveal() {

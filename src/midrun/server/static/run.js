@@ -9,6 +9,7 @@
  * unless its default is prevented, this element shows that run).
  */
 import { css, nothing } from "./lit.js";
+import { scrollIntoSight } from "./auto-scroll.js";
 import { formatCount, formatShortId } from "./format.js";
 import { renderFiles } from "./file-view.js";
 import { NewsDetector } from "./notifications.js";
@@ -138,6 +139,9 @@ export class MidrunRun extends StoreElement {
         z-index: 1;
         margin-top: auto;
       }
+      .dock {
+        background: var(--bg); /* nothing shows beside its round corners */
+      }
       .newest {
         position: absolute;
         bottom: calc(100% + 10px);
@@ -211,6 +215,7 @@ export class MidrunRun extends StoreElement {
     this.isTaskExpanded = false;
     this.isAway = false; // the viewer has scrolled away from the newest text
     this._title = "";
+    this._shownPhase = ""; // of the run, when it was rendered last
     this._newsDetector = new NewsDetector();
     this.addEventListener("midrun-started", (event) => {
       if (!event.defaultPrevented) this.run = event.detail;
@@ -227,6 +232,8 @@ export class MidrunRun extends StoreElement {
   updated() {
     const run = this.view;
     if (!run) return;
+    if (run.phase === "completed" && this._shownPhase && this._shownPhase !== "completed") this._showResult();
+    this._shownPhase = run.phase;
     const { style, word } =
       this.store?.connection === "lost" ? { style: "lost", word: "Connection lost" } : run.status;
     const title = `${TITLE_SYMBOLS[style] ?? ""} ${word} — ${run.task.split("\n")[0]}`;
@@ -235,6 +242,15 @@ export class MidrunRun extends StoreElement {
     if (this._newsDetector.isNews(run.run_id, run.phase, run.reason === "cap")) {
       this.emit("midrun-news", { run: run.run_id, word: run.status.word, task: run.task });
     }
+  }
+
+  /** Scroll to the result of a run that has just been completed. A reader who has scrolled away stays there. */
+  _showResult() {
+    const result = /** @type {import("./result.js").Result | null} */ (this.renderRoot.querySelector("midrun-result"));
+    if (!this._steps?.isAtEnd) return;
+    void result?.updateComplete.then(() => {
+      if (!result.hidden) scrollIntoSight(result);
+    });
   }
 
   /** Render the task; a long one is cut, with a button that shows all of it. @param {string} task */

@@ -69,6 +69,7 @@ export class Timeline extends StoreElement {
       :host {
         display: grid;
         gap: 8px;
+        scroll-margin: 12px;
       }
       summary {
         width: fit-content;
@@ -142,7 +143,7 @@ export class Timeline extends StoreElement {
     const matches = events.filter((event) => this.filter === "all" || groupOf(event) === this.filter);
     const shown = matches.slice(-this.rowCount);
     const more = this._renderMore(events, matches.length);
-    return html`<details>
+    return html`<details @toggle=${this._onToggle}>
         <summary><h2 id="title">Timeline</h2></summary>
         <div class="row filters" role="group" aria-label="Show">
           ${FILTERS.map(([name, label]) =>
@@ -156,6 +157,11 @@ export class Timeline extends StoreElement {
           : html`${more}${this._renderGroups(shown)}`}
         </ol>
       </details>`;
+  }
+
+  /** Show the list that was unfolded: it is below the edge of the window. @param {Event} event */
+  _onToggle(event) {
+    if (/** @type {HTMLDetailsElement} */ (event.target).open) this.scrollIntoView({ block: "start" });
   }
 
   /** @param {FeedEvent[]} events oldest first */
