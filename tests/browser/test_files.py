@@ -44,7 +44,7 @@ async def test_attached_files_are_listed_removed_and_sent(
     harness: Harness, stage: Stage
 ) -> None:
     """By keyboard: the list says what will be sent, and the transcript shows it afterwards."""
-    ui = await open_at_tool(harness, stage, turns=["Seen."], bypass_csp=False)
+    ui = await open_at_tool(harness, stage, turns=["Seen.", "Read."], bypass_csp=False)
     page = ui.page
     picture = File("receipt.png", "image/png", PICTURE)
     notes = File("notes.md", "text/markdown", b"# Notes\n\n- buy *bread*")
@@ -69,6 +69,15 @@ async def test_attached_files_are_listed_removed_and_sent(
     async with page.expect_download() as download:
         await page.get_by_role("button", name="Download notes.md").click()
     assert (await (await download.value).path()).read_bytes() == notes.data
+    # The run that continues from here takes files, too; a PDF opens in a tab of its own.
+    await attach(page, File("report.pdf", "application/pdf", b"%PDF-1.4\n%%EOF"))
+    await page.get_by_label("What should happen next?").fill("Read this")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(lambda url: ui.run.id not in url)
+    async with page.expect_popup() as tab:
+        await page.get_by_role("button", name="Open report.pdf in a new tab").first.click()
+    assert await page.evaluate("window.length") == 0
+    await (await tab.value).close()
 
 
 async def test_pasted_and_dropped_files_are_checked_before_they_are_sent(

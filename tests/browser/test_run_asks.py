@@ -1,5 +1,7 @@
 """Asks: approved, edited, declined, answered; and two people who decide at once."""
 
+import re
+
 import pytest
 from playwright.async_api import Locator, Page, expect
 
@@ -408,6 +410,8 @@ async def test_a_text_that_grows_long_keeps_its_field(harness: Harness, stage: S
     """Another element would take the focus from the person who types."""
     page, card = await open_payment(harness, stage)
     await card.get_by_role("button", name="Edit…").click()
+    await expect(card.get_by_label("Iban")).to_have_value("DE00")
+    await expect(card.locator(".arguments")).not_to_contain_text("JSON")
     note = card.get_by_label("Note")
     await note.press("End")
     await page.keyboard.type("and more")
@@ -425,3 +429,33 @@ async def test_an_approver_can_see_all_of_a_deep_argument(
     await expect(deep.locator("pre")).to_be_hidden()
     await deep.locator("summary").click()
     await expect(deep.locator("pre")).to_contain_text("Mallory")
+
+
+@tool(approve=True)
+async def edit_page(path: str, old_text: str, new_text: str) -> str:
+    """Replace lines of a page."""
+    return f"replaced {old_text} by {new_text} in {path}"
+
+
+async def test_an_approval_shows_the_lines_that_change(harness: Harness, stage: Stage) -> None:
+    """The unchanged ones, too, if they are beside a change; the JSON only on request."""
+    old, new = "# Hours\n\nMonday to Friday", "# Hours\n\nMonday to Saturday"
+    use = Use("edit_page", new_text=new, old_text=old, path="hours.md")
+    agent = Agent("editor", model=HeldModel(stage, [use, "Done."]), tools=[edit_page])
+    site = await harness.site(agent)
+    run = await site.start("editor")
+    page = await harness.page(site, f"/runs/{run.id}")
+    card = page.locator("midrun-asks .card")
+    changed = card.get_by_role("list", name="Changed lines").get_by_role("listitem")
+    await expect(changed.locator("visible=true")).to_have_text(
+        [
+            re.compile("# Hours"),
+            re.compile(r"^\s*$"),
+            re.compile("removed: Monday to Friday"),
+            re.compile("added: Monday to Saturday"),
+        ]
+    )
+    await expect(card).to_contain_text("hours.md")
+    await expect(card.locator("pre")).to_be_hidden()
+    await card.get_by_role("button", name="Approve").click()
+    await expect(page.locator("midrun-controls .badge")).to_contain_text("Completed")

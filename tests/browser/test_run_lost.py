@@ -23,9 +23,22 @@ from midrun.runs.run import Run
 from midrun.server import Tokens, app
 from midrun.text.status import WORKER_LOST_WORD
 from tests.browser import bar_recorder, worker
-from tests.browser.harness import Harness, Site, advance_clock, find_violations, serve_app
-from tests.browser.run_page import PRESS_DELAY_MS, check_reconnect, check_reload
+from tests.browser.harness import (
+    Harness,
+    Site,
+    advance_clock,
+    find_violations,
+    serve_app,
+    wait_until,
+)
+from tests.browser.run_page import (
+    PRESS_DELAY_MS,
+    check_reconnect,
+    check_reload,
+    open_run_page,
+)
 from tests.browser.server_clock import Clock
+from tests.browser.stage import Stage
 from tests.support.paths import ROOT
 from tests.unit.server.conftest import ACTORS, make_token
 
@@ -190,3 +203,24 @@ async def test_killed_while_cancelling(scene: Scene) -> None:
     report = scene.page.locator("midrun-report")
     await expect(report).to_contain_text("Draft: text “hello”")
     await scene.check_bar()
+
+
+async def test_a_deleted_run_says_who_deleted_it_and_has_no_buttons(
+    harness: Harness, stage: Stage
+) -> None:
+    """The feed of a finished run has ended, so the page asks when it is looked at."""
+    ui = await open_run_page(harness, stage, "Done.")
+    await ui.expect_badge("Completed")
+    await ui.run.delete("as ann asked", actor="operator:olga")
+    told = ui.page.get_by_role("alert")
+
+    async def is_told() -> bool:
+        await ui.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        return await told.count() > 0
+
+    await wait_until(is_told)
+    await expect(told).to_contain_text("Deleted by olga on")
+    await expect(told).to_contain_text("as ann asked")
+    await expect(ui.page.locator("midrun-run").get_by_role("button")).to_have_count(0)
+    await told.get_by_role("link", name="All runs").click()
+    await expect(ui.page.locator("midrun-runs")).to_contain_text("No runs yet.")

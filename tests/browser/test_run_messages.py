@@ -271,3 +271,19 @@ async def test_a_side_question_never_becomes_an_instruction_by_itself(
     await expect(box).to_have_accessible_name("What should happen next?")
     await expect(box).to_have_value("Which paper?")
     assert ui.page.url.endswith(ui.path)
+
+
+async def test_a_question_to_a_paused_run_resumes_it(harness: Harness, stage: Stage) -> None:
+    """It is answered first; then the run continues where it was."""
+    ui = await open_run_page(
+        harness, stage, ["I think ", Hold("mid"), "so."], "By Ames.", "I am sure."
+    )
+    await stage.start("mid").wait()
+    await ui.button("pause").click()
+    await ui.expect_badge("Paused by you")
+    await ui.type_question("By whom?")
+    await expect(ui.page.locator("midrun-controls .hint")).to_contain_text("Resumes the run")
+    await ui.button_named("Ask and resume").click()
+    await ui.expect_badge("Completed")
+    await expect(ui.page.locator("midrun-steps")).to_contain_text("By Ames.")
+    await expect(ui.page.locator("midrun-result")).to_contain_text("I am sure.")
