@@ -1,9 +1,11 @@
 """Side questions and held topics, threads, forks, and taking over."""
 
 from datetime import timedelta
+from hashlib import sha256
 
 import pytest
 
+from midrun.agents.file import File
 from midrun.errors import ControlRefused, Misconfigured
 from midrun.models import Use
 from midrun.testing.controllable_tools import ControllableTools
@@ -81,16 +83,18 @@ class ConversationTests(RunSuiteFixtures):
     async def test_a_fork_continues_from_a_boundary_as_a_run_of_its_own(
         self, opened: OpenHandle, stage: ControllableTools
     ) -> None:
-        """The original does not change; one request id makes one fork."""
+        """The original does not change; one request id makes one fork. It takes files."""
         mid = await opened(stage.agent(Use("quick", name="a"), "Done.", "Again."))
         run = await mid.start("actor", "go")
         await run.until("completed")
         before = (await run.view()).seq
-        made = await run.fork(instruction="And now?", actor=OLGA, request_id="f1")
+        files = [File("plan.txt", "text/plain", b"first")]
+        made = await run.fork(instruction="And now?", files=files, actor=OLGA, request_id="f1")
         assert made.id != run.id
         assert (await made.until("completed")).task == "And now?"
+        assert (await made.file(sha256(b"first").hexdigest())).data == b"first"
         assert (await run.view()).seq == before
-        same = await run.fork(instruction="And now?", actor=OLGA, request_id="f1")
+        same = await run.fork(instruction="And now?", files=files, actor=OLGA, request_id="f1")
         assert same.id == made.id
         with pytest.raises(ControlRefused) as reused:
             await run.fork(instruction="Else?", actor=OLGA, request_id="f1")
