@@ -125,6 +125,7 @@ export function renderProblem({ erasure, status, message }, base) {
   if (status !== GONE) return html`<p>${message}</p>`;
   return html`<h2>This run is not here</h2>
     <p>It was deleted, it never existed, or you may not see it.</p>
+    <p class="dim">${message}</p>
     ${list}`;
 }
 
