@@ -1,4 +1,4 @@
-"""Commands for the operation of a server: `config`, `users`, `keys` and `audit`."""
+"""Commands for the operation of a server: `config`, `users`, `keys`, `sessions`, `audit`."""
 
 import csv
 import io
@@ -144,6 +144,38 @@ def _print_users(file: "UsersFile", out: CommandOutput) -> None:
 
 def _hours_until(then: Micros, now: Micros) -> str:
     return f"{(then - now) / MICROS_PER_SECOND / 3600:.1f} h"
+
+
+# The command `sessions`.
+
+
+async def sessions(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
+    """List the signed-in browsers of a server, or sign out those of a user.
+
+    Raises:
+        Misconfigured: no server is named, or no user.
+    """
+    from midrun.client.midrun import RemoteMidrun  # noqa: PLC0415 - needs the extra `client`
+
+    if not isinstance(midrun, RemoteMidrun):
+        problem = "needs --url: sessions are known to the server that opened them"
+        raise Misconfigured("sessions", problem)
+    if args.action == "end" and args.id:
+        await midrun.end_session(args.id)
+        out.write({"ended": 1}, f"ended session {args.id}")
+        return 0
+    if args.action == "end":
+        if not args.name:
+            raise Misconfigured("NAME", "name the user, or one session with --id")
+        ended = await midrun.end_sessions(args.name)
+        out.write({"ended": ended}, f"ended {ended} sessions of {args.name}")
+        return 0
+    now = read_wall_clock()
+    for session in await midrun.list_sessions():
+        line = f"{session.id}  {session.name}  {session.role}"
+        line += f"  tenant {session.tenant}" if session.tenant else ""
+        out.write(session, f"{line}  for {_hours_until(session.expires_at, now)}")
+    return 0
 
 
 # The command `audit`.

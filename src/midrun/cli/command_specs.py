@@ -240,6 +240,12 @@ _SERVE_OPTIONS: Final = (
         kind="list",
     ),
     Arg(
+        "--quota",
+        "a bound: user.open_runs=20, tenant.cost_per_day=50, tenant:acme.runs_per_day=900",
+        "SCOPE.NAME=N",
+        kind="list",
+    ),
+    Arg(
         "--allow-host",
         "another host name under which clients reach the server",
         "NAME",
@@ -571,6 +577,20 @@ COMMAND_GROUPS: Final = {
                 Arg("--json", "print one JSON value per line", kind="flag"),
             ),
             opens_target=True,
+        ),
+        "sessions": CommandSpec(
+            "admin_commands.sessions",
+            "list the signed-in browsers of a server, or sign a user out",
+            (
+                "midrun sessions list --url http://127.0.0.1:8700",
+                "midrun sessions end ada --url http://127.0.0.1:8700",
+            ),
+            (
+                *TARGET_OPTIONS,
+                Arg("action", "list them, or end those of a user", choices=("list", "end")),
+                Arg("name", "the user to sign out", "NAME", nargs="?"),
+                Arg("--id", "the one session to end, as in the list", "ID"),
+            ),
         ),
         "audit": CommandSpec(
             "admin_commands.audit",

@@ -47,7 +47,7 @@ from midrun.workers.concurrency_limits import Fleet
 from midrun.workers.local import RunPlacement
 
 if TYPE_CHECKING:
-    from midrun.server import Auth, Network
+    from midrun.server import Auth, Limits, Network
 
 # Setup of a worker or a server: its engine, its limits, its followers.
 
@@ -295,6 +295,22 @@ def check_service(args: Namespace) -> None:
     check_exposure(args.host, has_credential=has_credential, is_named=bool(hosts or public))
     parse_address(hosts, args.allow_origin or (), public)
     _build_network(args).check()
+    build_limits(args)
+
+
+def build_limits(args: Namespace) -> "Limits":
+    """Return the limits of a server, with the quotas of its settings.
+
+    Raises:
+        Misconfigured: a quota has another form than SCOPE.NAME=N.
+    """
+    from midrun.server import Limits  # noqa: PLC0415 - needs the extra `server`
+    from midrun.server.quotas import parse_quota_rules  # noqa: PLC0415 - as above
+
+    rules = parse_quota_rules(args.quota or ())
+    return Limits(
+        quota=rules.user, tenant_quota=rules.tenant, tenant_quotas=dict(rules.tenants)
+    )
 
 
 def require_server() -> None:
@@ -368,7 +384,7 @@ async def serve(args: Namespace, out: CommandOutput) -> int:
     require_server()
     from midrun.server import serve as listen  # noqa: PLC0415 - needs the extra `server`
 
-    auth = _build_auth(args)
+    auth, limits = _build_auth(args), build_limits(args)
     agents = load_agents(args.app)
     midrun = build_worker(args, agents)
     _collect_garbage_rarely()
@@ -386,6 +402,7 @@ async def serve(args: Namespace, out: CommandOutput) -> int:
                 auth=auth,
                 allow_hosts=args.allow_host or (),
                 allow_origins=args.allow_origin or (),
+                limits=limits,
                 unsigned_checkpoints=args.unsigned_checkpoints,
                 public_url=args.public_url,
                 network=_build_network(args),

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
+from urllib.parse import quote
 
 import httpx2
 import msgspec
@@ -27,7 +28,16 @@ from midrun.runs import validation
 from midrun.runs.control_bodies import make_file_bodies
 from midrun.runs.validation import REASON_MAX_CHARS, ActorLike, TimeLike, parse_phase
 from midrun.runs.values import DeletableRuns, OpenAsk, RunView, Verdict
-from midrun.runs.wire import AskPage, AuditPage, DeletedCount, RunListItem, RunPage
+from midrun.runs.wire import (
+    AskPage,
+    AuditPage,
+    DeletedCount,
+    EndedSessions,
+    RunListItem,
+    RunPage,
+    SessionItem,
+    SessionList,
+)
 
 PAGE_MAX_RUNS: Final = 200
 """The largest page of runs that a server returns."""
@@ -328,6 +338,24 @@ class RemoteMidrun:
         # If the reply to an earlier attempt was lost, that attempt may have lifted the halt,
         # and this one found none. The caller asked once, so count it as lifted.
         return reply.json().get("lifted") is True or reply.reply_was_lost
+
+    # ── sessions ──────────────────────────────────────────────────────────────────────────
+
+    async def list_sessions(self) -> tuple[SessionItem, ...]:
+        """Return the signed-in browsers of the server, newest first. Needs an operator."""
+        reply = await self._transport.get("/v1/sessions")
+        return decode_value(SessionList, reply.json()).items
+
+    async def end_sessions(self, user: str) -> int:
+        """Sign out every browser of a user; return their number. Needs an operator."""
+        name = validation.check_name("user", user)
+        reply = await self._transport.send_change("POST", "/v1/sessions/end", {"actor": name})
+        return decode_value(EndedSessions, reply.json()).ended
+
+    async def end_session(self, session_id: str) -> None:
+        """Sign out one browser, by the id in `list_sessions`. Needs an operator."""
+        path = f"/v1/sessions/{quote(validation.check_name('session_id', session_id), safe='')}"
+        await self._transport.send_change("DELETE", path, {})
 
     # ── audit ─────────────────────────────────────────────────────────────────────────────
 

@@ -198,6 +198,10 @@ EVENT_LOOP_LAG: Final = _gauge(
     unit="s",
 )
 FEED_WATCHERS: Final = _gauge("midrun.feed_watchers", "Open streams of this server.")
+QUOTA_REFUSALS: Final = _gauge(
+    "midrun.quota_refusals",
+    "Requests that this server has refused because of a quota, since its start.",
+)
 
 ACTIONS: Final = ("undo", "release")
 RUN_OUTCOMES: Final = ("completed", "failed", "cancelled")
@@ -233,6 +237,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         *(CONTROL_LATENCY, CAPS_REACHED, LEASES_LOST, UNDO_FAILURES, UNDOS_GIVEN_UP),
         *(RUNS, QUEUE_AGE, RUNS_WITHOUT_WORKER, ASKS_OPEN, ASK_AGE, HALTS, WORKERS),
         *(WORKER_LAG, FOLLOWER_LAG, STORE_UP, APPEND_DURATION, EVENT_LOOP_LAG, FEED_WATCHERS),
+        QUOTA_REFUSALS,
     )
 }
 """Every metric, by its OpenTelemetry name."""

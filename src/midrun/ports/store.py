@@ -215,12 +215,13 @@ class DeletedRuns(Struct, frozen=True, kw_only=True):
 
 
 class OwnerUsage(Struct, frozen=True, kw_only=True):
-    """The resources that the runs of one owner use, for quotas."""
+    """The resources that the runs of one tenant, or of one owner in it, use, for quotas."""
 
     open_runs: int = 0  # runs that have not ended
     runs: int = 0  # runs started since the given time ...
     cost: int = 0  # ... and their cost, in millionths of a dollar
     tokens: int = 0
+    oldest_start: Micros | None = None  # of those runs
     stored_bytes: int = 0  # journals and files of all runs; 0 if `sizes` was False
 
 
@@ -457,8 +458,10 @@ class Store(Protocol):
         """
         ...
 
-    async def get_usage(self, owner: str, *, since: Micros, sizes: bool = True) -> OwnerUsage:
-        """Return the resources that the runs of `owner` use.
+    async def get_usage(
+        self, owner: str, *, since: Micros, sizes: bool = True, tenant: str = ""
+    ) -> OwnerUsage:
+        """Return the resources that the runs of `owner` in `tenant` use; "" means all owners.
 
         `sizes=False` skips the sizes of journals and files, which take time to add up.
         """

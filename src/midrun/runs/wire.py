@@ -206,3 +206,36 @@ class StreamReset(Value, kw_only=True):
 
     after: int
     seq: int
+
+
+# ── sessions ──────────────────────────────────────────────────────────────────────────────
+
+
+class SessionActor(Value, kw_only=True):
+    """The actor of a credential."""
+
+    name: str
+    role: str
+    tenant: str = ""
+    teams: tuple[str, ...] = ()
+
+
+class SessionItem(SessionActor, kw_only=True):
+    """A signed-in browser. `id` names it; `is_own` marks the session of the request."""
+
+    id: str
+    opened_at: Micros
+    expires_at: Micros
+    is_own: bool = False
+
+
+class SessionList(Value, kw_only=True):
+    """The open sessions that the answering process knows."""
+
+    items: tuple[SessionItem, ...]
+
+
+class EndedSessions(Value, kw_only=True):
+    """The number of sessions that were ended."""
+
+    ended: int

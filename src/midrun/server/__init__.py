@@ -32,7 +32,8 @@ follows from the journal, the store's rows and the clock. Start with `App._respo
 try:
     from midrun.server.app import App, app
     from midrun.server.auth import Auth, FirstOf, Tokens, token_in
-    from midrun.server.limits import Limits, Quota
+    from midrun.server.limits import Limits
+    from midrun.server.quotas import Quota
     from midrun.server.request_context import Bridges
     from midrun.server.serve import Network, serve
     from midrun.server.users_file import UsersFile

@@ -18,10 +18,18 @@ from midrun.runs import deletion
 from midrun.runs.audit import read_audit_page
 from midrun.runs.control_bodies import Empty
 from midrun.runs.validation import check_selection
-from midrun.runs.wire import AuditPage, DeletedCount
+from midrun.runs.wire import (
+    AuditPage,
+    DeletedCount,
+    EndedSessions,
+    SessionActor,
+    SessionItem,
+    SessionList,
+)
 from midrun.server.audit_log import AuditRecord
 from midrun.server.auth import SESSION_LIFETIME_S, find_browser_sign_in, find_name_problem
 from midrun.server.problem_details import HttpProblem
+from midrun.server.quotas import UsedQuota
 from midrun.server.request_checks import mount_path, path_below_mount, split_host
 from midrun.server.request_context import (
     RequestContext,
@@ -54,40 +62,16 @@ class LiftReply(Value, kw_only=True):
     lifted: bool
 
 
-class SessionActor(Value, kw_only=True):
-    """The actor of a credential."""
-
-    name: str
-    role: str
-    tenant: str = ""
-    teams: tuple[str, ...] = ()
-
-
 class NewSession(SessionActor, kw_only=True):
     """The actor of a new session, and the proof that its page sends as `PROOF_HEADER`."""
 
     proof: str
 
 
-class SessionItem(SessionActor, kw_only=True):
-    """A signed-in browser. `id` names it; `is_own` marks the session of the request."""
+class QuotaList(Value, kw_only=True):
+    """The quotas of the caller and of its tenant."""
 
-    id: str
-    opened_at: Micros
-    expires_at: Micros
-    is_own: bool = False
-
-
-class SessionList(Value, kw_only=True):
-    """The open sessions that the answering process knows."""
-
-    items: tuple[SessionItem, ...]
-
-
-class EndedSessions(Value, kw_only=True):
-    """The number of sessions that were ended."""
-
-    ended: int
+    items: tuple[UsedQuota, ...]
 
 
 async def set_halt(context: RequestContext) -> Response:
@@ -221,6 +205,11 @@ async def count_deletable(context: RequestContext) -> Response:
 async def show_actor(context: RequestContext) -> Response:
     """Show the actor of the credential."""
     return json_response(msgspec.convert(context.actor, SessionActor, from_attributes=True))
+
+
+async def list_quotas(context: RequestContext) -> Response:
+    """List the quotas of the caller and of its tenant, with how much of each is used."""
+    return json_response(QuotaList(items=await context.list_used_quotas()))
 
 
 async def sign_in(context: RequestContext) -> Response:

@@ -146,6 +146,7 @@ def app(  # noqa: PLR0913 - all of them are settings
     if metrics is not None:
         server.metrics = metrics
         metrics.add_gauge("midrun.feed_watchers", lambda: server.allowance.streams)
+        metrics.add_gauge("midrun.quota_refusals", lambda: server.allowance.quota_refusals)
     return App(server, parse_address(allow_hosts, allow_origins, public_url))
 
 

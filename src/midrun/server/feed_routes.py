@@ -94,7 +94,7 @@ class SseResponse(Response):
 
     def __init__(self, context: RequestContext, source: StreamSource) -> None:
         # Checked here and not in `__call__`: a refusal must come before the headers are sent.
-        context.server.allowance.check_stream(context.caller.key)
+        context.server.allowance.check_stream(context.caller.key, context.actor)
         # The header keeps nginx from buffering the stream.
         super().__init__(headers={"X-Accel-Buffering": "no"}, media_type=SSE_MEDIA)
         del self.headers["content-length"]  # Starlette sets it to the length of an empty body
@@ -107,7 +107,7 @@ class SseResponse(Response):
         server, caller = self._context.server, self._context.caller
         status, headers = self.status_code, self.raw_headers
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        with server.allowance.count_stream(caller.key):
+        with server.allowance.count_stream(caller.key, caller.actor):
             with anyio.CancelScope() as scope_of_stream:
                 writer = SseWriter(send, server.limits.patience, scope_of_stream)
                 ends: list[Callable[[], Awaitable[object]]] = [

@@ -6,7 +6,7 @@ Connections are bounded elsewhere, in `connections.py`, before a request exists.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from ipaddress import IPv4Address, IPv6Network, ip_address
@@ -16,40 +16,12 @@ from typing import Final
 from msgspec import Struct
 
 from midrun.core.lru import LruDict
-from midrun.ports.store import OwnerUsage
+from midrun.core.values import Actor
 from midrun.server.problem_details import HttpProblem
+from midrun.server.quotas import Quota, QuotaRules, UsedQuota
 
 CALLERS_MAX: Final = 4096
 """The number of callers in memory; one that is forgotten has its full allowance again."""
-
-
-class Quota(Struct, frozen=True, kw_only=True):
-    """The bounds on the runs of one user; None means no bound.
-
-    They are checked when a user starts or forks a run. Runs that have started go on; their own
-    caps bound them. Requests at the same moment may exceed a bound by one run each.
-    """
-
-    open_runs: int | None = None  # runs that have not ended
-    runs_per_day: int | None = None  # runs started within the last 24 hours
-    cost_per_day: float | None = None  # dollars that those runs have spent
-    tokens_per_day: int | None = None  # tokens that those runs have used
-    stored_bytes: int | None = None  # the journals of all runs of the user
-
-    def find_excess(self, usage: OwnerUsage) -> str:
-        """Describe the first bound that is reached; return "" if there is none."""
-        bounds = {
-            "open_runs": (usage.open_runs, self.open_runs),
-            "runs_per_day": (usage.runs, self.runs_per_day),
-            "cost_per_day": (usage.cost / 1e6, self.cost_per_day),
-            "tokens_per_day": (usage.tokens, self.tokens_per_day),
-            "stored_bytes": (usage.stored_bytes, self.stored_bytes),
-        }
-        # `>=`: the run that is about to start would exceed a bound that is reached.
-        for name, (taken, bound) in bounds.items():
-            if bound is not None and taken >= bound:
-                return f"{name} is at {taken:g} of {bound:g}"
-        return ""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -69,10 +41,17 @@ class Limits(Struct, frozen=True, kw_only=True):
     patience: float = 30.0  # seconds to wait for a client that does not send or read
     headers: float = 10.0  # seconds until the headers of a request are complete
     quota: Quota = Quota()  # of each user; operators have none
+    tenant_quota: Quota = Quota()  # of each tenant that is not in ...
+    tenant_quotas: Mapping[str, Quota] = {}  # ... this: the quotas of single tenants
     connections: int = 0  # open connections; 0: derived from the limit of open files
     connections_per_address: int = 0  # 0: half of them; all of them if proxies are declared
     failures: int = 20  # wrong tokens or codes from one address at once, ...
     failure_rate: float = 0.5  # ... and per second in the long run
+
+    @property
+    def quota_rules(self) -> QuotaRules:
+        """All quotas together."""
+        return QuotaRules(user=self.quota, tenant=self.tenant_quota, tenants=self.tenant_quotas)
 
 
 class Allowance:
@@ -85,6 +64,8 @@ class Allowance:
         # refills on demand, so no timer is needed.
         self._changes_left: dict[str, tuple[float, float]] = {}
         self._streams: Counter[str] = Counter()
+        self._streams_of_tenants: Counter[str] = Counter()
+        self.quota_refusals = 0  # since the start of the process
         self._heavy_reads: Counter[str] = Counter()
 
     @property
@@ -119,21 +100,56 @@ class Allowance:
             header = {"Retry-After": str(wait)}
             raise HttpProblem("too_many_requests", 429, problem, headers=header)
 
-    def check_stream(self, caller: str) -> None:
-        """Refuse one more stream of a caller that has too many.
+    def count_open_streams(self, scope: str, caller: str, actor: Actor) -> int:
+        """Return the open streams of the caller, or of its tenant."""
+        return (
+            self._streams[caller] if scope == "user" else self._streams_of_tenants[actor.tenant]
+        )
+
+    def check_stream(self, caller: str, actor: Actor) -> None:
+        """Refuse one more stream of a caller, or of a tenant, that has too many.
 
         Raises:
             HttpProblem: 429.
         """
+        for scope, name, quota in self._limits.quota_rules.list_scopes(actor):
+            if quota.streams is not None:
+                used = UsedQuota(
+                    scope=scope,
+                    name=name,
+                    quota="streams",
+                    limit=quota.streams,
+                    used=self.count_open_streams(scope, caller, actor),
+                )
+                if used.is_used_up:
+                    raise self.make_quota_problem("Cannot open another stream", used, 5)
         most = self._limits.streams
         if self._streams[caller] >= most:
             problem = f"Cannot open another stream: {most} of {caller} are open. Close one."
             raise HttpProblem("too_many_streams", 429, problem, headers={"Retry-After": "5"})
 
+    def make_quota_problem(
+        self, what: str, used: UsedQuota, retry_after_s: int | None
+    ) -> HttpProblem:
+        """Return the refusal for a quota that is used up, and count it."""
+        self.quota_refusals += 1
+        headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
+        members = {
+            "scope": used.scope,
+            "quota": used.quota,
+            "limit": used.limit,
+            "used": used.used,
+        }
+        text = f"{what}: {used.describe()}"
+        return HttpProblem("quota_used_up", 429, text, headers=headers, fields=members)
+
     @contextmanager
-    def count_stream(self, caller: str) -> Iterator[None]:
+    def count_stream(self, caller: str, actor: Actor) -> Iterator[None]:
         """Count one stream while the block runs."""
-        with _count_while(self._streams, caller):
+        with (
+            _count_while(self._streams, caller),
+            _count_while(self._streams_of_tenants, actor.tenant),
+        ):
             yield
 
     @contextmanager

@@ -10,9 +10,9 @@ import re
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, TypeVar, get_args, get_type_hints
+from typing import Final, Literal, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
@@ -28,12 +28,13 @@ from starlette.types import Receive, Scope, Send
 
 from midrun.agents.file import File
 from midrun.codec.strict_json import JsonLimits, parse_json
-from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
+from midrun.core.ids import Micros, RunId
+from midrun.core.lru import LruDict
 from midrun.core.values import Actor
 from midrun.errors import ControlRefused, CursorRefused, Misconfigured, RunErased, RunNotFound
 from midrun.ports.environment import read_wall_clock
 from midrun.ports.platform import read_boot_clock
-from midrun.ports.store import Page, RunQuery, RunRow, Store, Visibility
+from midrun.ports.store import OwnerUsage, Page, RunQuery, RunRow, Store, Visibility
 from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run
 from midrun.runs.service import make_run_id
@@ -44,9 +45,22 @@ from midrun.server.audit_log import AuditRecord
 from midrun.server.auth import Auth, Sessions, SignInSession
 from midrun.server.broadcast import RunChannels
 from midrun.server.events import EventReader
-from midrun.server.limits import AddressLimit, Allowance, FailedSignIns, Limits, Quota
+from midrun.server.limits import (
+    CALLERS_MAX,
+    AddressLimit,
+    Allowance,
+    FailedSignIns,
+    Limits,
+)
 from midrun.server.overlays import Overlays
 from midrun.server.problem_details import HttpProblem
+from midrun.server.quotas import (
+    DAY_MICROS,
+    Quota,
+    QuotaScope,
+    UsedQuota,
+    find_retry_after_s,
+)
 from midrun.server.run_views import RunViews
 from midrun.server.schemas import encode_wire, normalize_integers
 
@@ -129,7 +143,25 @@ class MetricsSource(Protocol):
         ...
 
 
-DAY_MICROS: Final = 86_400 * MICROS_PER_SECOND
+TENANT_SIZE_LIFETIME_S: Final = 60.0
+"""Seconds after which the journals and files of a tenant are measured again."""
+
+
+class MeasuredSize(NamedTuple):
+    """The bytes of a tenant, and the time until which they are not measured again."""
+
+    stored_bytes: int
+    until: float
+
+
+def _list_used(
+    scope: QuotaScope, name: str, quota: Quota, usage: OwnerUsage, streams: int = 0
+) -> list[UsedQuota]:
+    return [
+        UsedQuota(scope=scope, name=name, quota=each, limit=bound, used=value)
+        for each, value, bound in quota.list_used(usage, streams)
+    ]
+
 
 QUERY_SHOWN_MAX_CHARS: Final = 40
 """Characters of a refused query parameter that the refusal repeats."""
@@ -179,6 +211,7 @@ class ServerState:
         self.heavy_reads = anyio.CapacityLimiter(HEAVY_READS_MAX_CONCURRENT)
         # One lock per run to which a message is being sent. Weak: a lock disappears with the
         # last request that uses it.
+        self.tenant_sizes: LruDict[str, MeasuredSize] = LruDict(max_items=CALLERS_MAX)
         self.message_locks: WeakValueDictionary[RunId, anyio.Lock] = WeakValueDictionary()
         self.closing = anyio.Event()  # set: all streams and long polls end
         self.unsigned_checkpoints = False  # whether `POST /v1/resume` takes them
@@ -475,7 +508,7 @@ class RequestContext:
         return team
 
     async def check_quota(self, request_id: str | None) -> None:
-        """Refuse a new run of a user whose quota is used up.
+        """Refuse a new run of a user, or in a tenant, whose quota is used up.
 
         `request_id` is the id that the run is started with. A client whose first reply was lost
         repeats the request; its run exists already, so the repetition is let through.
@@ -483,23 +516,59 @@ class RequestContext:
         Raises:
             HttpProblem: 429, with the bound that is reached.
         """
-        quota, owner = self.server.limits.quota, self.owner_filter
-        if not owner or quota == Quota():
-            return
-        since = Micros(self.server.mid.now() - DAY_MICROS)
+        for scope, name, quota in self.server.limits.quota_rules.list_scopes(self.actor):
+            usage = await self._read_usage(scope, quota)
+            for used in _list_used(scope, name, quota, usage):
+                if used.is_used_up and used.quota != "streams":
+                    if await self._is_repeated(request_id):
+                        return
+                    retry_after_s = find_retry_after_s(used, usage, self.server.mid.now())
+                    raise self.server.allowance.make_quota_problem(
+                        "Cannot start a run", used, retry_after_s
+                    )
+
+    async def _is_repeated(self, request_id: str | None) -> bool:
+        """Return whether an earlier request with this id has started its run."""
+        if not request_id:
+            return False
+        # The id of a run follows from its request id, so a repetition finds the row.
+        try:
+            await self.server.store.get_row(make_run_id(request_id))
+        except RunNotFound:
+            return False
+        return True
+
+    async def _read_usage(self, scope: QuotaScope, quota: Quota) -> OwnerUsage:
+        """Return the usage of the caller, or of its tenant, as far as `quota` needs it."""
+        server, actor = self.server, self.actor
+        since = Micros(server.mid.now() - DAY_MICROS)
         sizes = quota.stored_bytes is not None  # sizes cost a scan of the journals
-        usage = await self.server.store.get_usage(owner, since=since, sizes=sizes)
-        excess = quota.find_excess(usage)
-        if not excess:
-            return
-        if request_id:
-            # The id of a run follows from its request id, so a repetition finds the row.
-            with suppress(RunNotFound):
-                await self.server.store.get_row(make_run_id(request_id))
-                return
-        text = f"Cannot start a run: the quota of user {owner} is used up, {excess}."
-        hint = "Wait, end open runs, or have an operator raise Limits.quota."
-        raise HttpProblem("quota_used_up", 429, f"{text} {hint}", headers={"Retry-After": "60"})
+        if scope == "user":
+            return await server.store.get_usage(
+                actor.name, since=since, sizes=sizes, tenant=actor.tenant
+            )
+        # The journals of a tenant are many: their size is measured once a minute.
+        size = server.tenant_sizes.get(actor.tenant) if sizes else None
+        is_fresh = size is not None and size.until > anyio.current_time()
+        usage = await server.store.get_usage(
+            "", since=since, sizes=sizes and not is_fresh, tenant=actor.tenant
+        )
+        if size is not None and is_fresh:
+            return replace(usage, stored_bytes=size.stored_bytes)
+        if sizes:
+            until = anyio.current_time() + TENANT_SIZE_LIFETIME_S
+            server.tenant_sizes.put(actor.tenant, MeasuredSize(usage.stored_bytes, until))
+        return usage
+
+    async def list_used_quotas(self) -> tuple[UsedQuota, ...]:
+        """Return the quotas of the caller and of its tenant, with how much is used."""
+        found: list[UsedQuota] = []
+        allowance, key = self.server.allowance, self.caller.key
+        for scope, name, quota in self.server.limits.quota_rules.list_scopes(self.actor):
+            usage = await self._read_usage(scope, quota)
+            streams = allowance.count_open_streams(scope, key, self.actor)
+            found += _list_used(scope, name, quota, usage, streams)
+        return tuple(found)
 
     async def send_with_pending_limit(
         self,

@@ -29,9 +29,12 @@ from midrun.runs.wire import (
     AuditPage,
     ControlReply,
     DeletedCount,
+    EndedSessions,
     EventPage,
     RunOverlay,
     RunPage,
+    SessionActor,
+    SessionList,
     TurnPage,
 )
 from midrun.server import (
@@ -308,7 +311,8 @@ ENDPOINTS: Final = (
         uses_idempotency_key=False,
     ),
     _get_endpoint("/v1/agents", runs.list_agents, runs.Agents),
-    _get_endpoint("/v1/session", admin.show_actor, admin.SessionActor),
+    _get_endpoint("/v1/session", admin.show_actor, SessionActor),
+    _get_endpoint("/v1/quotas", admin.list_quotas, admin.QuotaList),
     Endpoint(
         method="POST",
         path="/v1/session",
@@ -331,7 +335,7 @@ ENDPOINTS: Final = (
         path="/v1/sessions",
         handler=admin.list_sessions,
         role="operator",
-        response_type=admin.SessionList,
+        response_type=SessionList,
         uses_idempotency_key=False,
     ),
     Endpoint(
@@ -340,7 +344,7 @@ ENDPOINTS: Final = (
         handler=admin.end_sessions,
         role="operator",
         body_type=schemas.EndSessionsBody,
-        response_type=admin.EndedSessions,
+        response_type=EndedSessions,
         uses_idempotency_key=False,
         audit_action="end_sessions",
     ),

@@ -285,10 +285,10 @@ async def show_run(context: RequestContext) -> Response:
     headers, found = {}, None
     if wait:
         # A long poll holds a connection as a stream does, and counts as one.
-        allowance, caller = context.server.allowance, context.caller.key
-        allowance.check_stream(caller)
+        allowance, caller = context.server.allowance, context.caller
+        allowance.check_stream(caller.key, caller.actor)
         headers["Preference-Applied"] = f"wait={wait:g}"
-        with allowance.count_stream(caller), anyio.move_on_after(wait):
+        with allowance.count_stream(caller.key, caller.actor), anyio.move_on_after(wait):
             async with anyio.create_task_group() as tasks:
                 # Each task cancels the whole wait when its condition holds. `found` then stays
                 # None, and the current state is shown.

@@ -271,17 +271,16 @@ class MemoryStore(JournalStore):
         items = tuple(rows[:limit])
         return Page(items=items, cursor=items[-1].run if len(rows) > len(items) else "")
 
-    async def get_usage(self, owner: str, *, since: Micros, sizes: bool = True) -> OwnerUsage:
+    async def get_usage(
+        self, owner: str, *, since: Micros, sizes: bool = True, tenant: str = ""
+    ) -> OwnerUsage:
         await self._yield_and_check_open()
-        validation.check_text("owner", owner)
-        owned = [
-            stored_run
-            for stored_run in self._runs.values()
-            if stored_run.row.head.owner == owner
-        ]
-        recent_heads = [
-            stored_run.row.head for stored_run in owned if stored_run.row.started_at >= since
-        ]
+        seen_by = Visibility(tenant=tenant, owner=owner)
+        validation.check_visibility(seen_by)
+        runs = self._runs.values()
+        owned = [stored_run for stored_run in runs if seen_by.includes(stored_run.row.head)]
+        recent = [each.row for each in owned if each.row.started_at >= since]
+        recent_heads = [row.head for row in recent]
         return OwnerUsage(
             open_runs=sum(
                 stored_run.row.head.phase not in TERMINAL_PHASES for stored_run in owned
@@ -289,6 +288,7 @@ class MemoryStore(JournalStore):
             runs=len(recent_heads),
             cost=sum(head.cost for head in recent_heads),
             tokens=sum(head.tokens for head in recent_heads),
+            oldest_start=min((row.started_at for row in recent), default=None),
             stored_bytes=sum(map(self._count_bytes, owned)) * sizes,
         )
 

@@ -377,6 +377,7 @@ LEAST_ROLES: Final[dict[str, Role]] = {
     "GET /metrics": "operator",
     "GET /v1/agents": "viewer",
     "GET /v1/session": "viewer",
+    "GET /v1/quotas": "viewer",
     "POST /v1/session": "viewer",
     "DELETE /v1/session": "viewer",
     "GET /v1/sessions": "operator",

@@ -1,7 +1,7 @@
 """Tenants: for a caller of one tenant, the runs of another do not exist, on any route."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -9,13 +9,15 @@ import anyio
 import httpx2
 import pytest
 
-from midrun import Actor, Agent, Midrun, tool
+from midrun import Actor, Agent, Midrun, Misconfigured, tool
+from midrun.cli.main import main
 from midrun.core.ids import RunId
 from midrun.errors import CheckpointRefused, ControlRefused
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import RunQuery
-from midrun.server import Tokens, app
+from midrun.server import Limits, Quota, Tokens, app
 from midrun.server.app import _ROUTE_TABLE
+from midrun.server.quotas import parse_quota_rules
 from midrun.server.routes import Endpoint
 from tests.support.store_choice import get_store_url
 from tests.unit.server.conftest import (
@@ -153,7 +155,7 @@ def test_every_route_without_a_run_in_its_path_has_bodies() -> None:
 async def _send(
     client: httpx2.AsyncClient, endpoint: Endpoint, run: str, body: object
 ) -> tuple[int, str]:
-    """Send a request; return the status and the text, of a stream its first bytes."""
+    """Send a request; return the status and the text."""
     client.cookies.clear()
     is_protocol = endpoint.path.startswith(("/mcp", "/a2a"))
     headers = JSON_HEADERS | (PROTOCOL_HEADERS if is_protocol else {})
@@ -168,9 +170,10 @@ async def _send(
             await reply.aread()
             return reply.status_code, reply.text
         found = ""
-        with anyio.move_on_after(0.2):  # the first page of a list comes at once
-            async for chunk in reply.aiter_text():
-                found += chunk
+        async for chunk in reply.aiter_text():
+            found += chunk
+            if "stream.snapshot" in found and found.endswith("\n\n"):
+                break  # the stream of all runs does not end
         return reply.status_code, found
 
 
@@ -321,6 +324,91 @@ async def test_the_request_ids_of_two_tenants_do_not_collide(server: RunningServ
     assert len(runs) == 2
 
 
+# ── quotas ───────────────────────────────────────────────────────────────────
+
+
+@asynccontextmanager
+async def serve_with_limits(server: RunningServer, limits: Limits) -> AsyncIterator[str]:
+    """Serve the same store with limits, as a second server would; give its URL."""
+    tokens = Tokens({make_token(name): actor for name, actor in PEOPLE.items()})
+    async with serve_on_loopback(app(server.mid, auth=tokens, limits=limits)) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@ON_BOTH_STORES
+async def test_a_tenant_whose_quota_is_used_up_starts_nothing_on_any_server(
+    server: RunningServer,
+) -> None:
+    """The store counts: a run that one server started counts at the others."""
+    quota = Quota(runs_per_day=1, open_runs=5, stored_bytes=10**9)
+    limits = Limits(tenant_quota=quota, tenant_quotas={"rival": Quota(open_runs=1)})
+    body = {"agent": "actor", "input": "Go."}
+    ann, otto, namesake = [await server.client(name) for name in ("ann", "otto", "namesake")]
+    async with (
+        serve_with_limits(server, limits) as one,
+        serve_with_limits(server, limits) as two,
+    ):
+        expect_status(await ann.post(f"{one}/v1/runs", json=body), 201)
+        for client in (ann, otto):  # also its operators
+            refused = expect_status(await client.post(f"{two}/v1/runs", json=body), 429)
+            problem = refused.json()
+            assert problem["type"] == "urn:midrun:problem:quota-used-up"
+            assert "quota of tenant acme is used up" in problem["detail"]
+            assert "a day old" in problem["detail"]
+            facts = [problem[name] for name in ("scope", "quota", "limit", "used")]
+            assert facts == ["tenant", "runs_per_day", 1, 1]
+            assert 86_000 < int(refused.headers["retry-after"]) <= 86_400
+        # Another tenant, and an operator of no tenant, are not concerned.
+        expect_status(await namesake.post(f"{two}/v1/runs", json=body), 201)
+        refused = expect_status(await namesake.post(f"{one}/v1/runs", json=body), 429)
+        assert (refused.json()["quota"], "retry-after" in refused.headers) == (
+            "open_runs",
+            False,
+        )
+        root = await server.client("root")
+        expect_status(await root.post(f"{one}/v1/runs", json=body | {"tenant": "acme"}), 201)
+        used = (await ann.get(f"{one}/v1/quotas")).json()["items"]
+        assert {item["quota"]: item["used"] for item in used} | {"stored_bytes": 0} == {
+            "open_runs": 2,
+            "runs_per_day": 2,
+            "stored_bytes": 0,
+        }
+        assert {(item["scope"], item["name"]) for item in used} == {("tenant", "acme")}
+        assert (await root.get(f"{one}/v1/quotas")).json() == {"items": []}
+
+
+async def test_streams_are_bounded_by_user_and_by_tenant(server: RunningServer) -> None:
+    limits = Limits(quota=Quota(streams=1), tenant_quota=Quota(streams=2))
+    ann, otto, lea = [await server.client(name) for name in ("ann", "otto", "lea")]
+    async with serve_with_limits(server, limits) as url, AsyncExitStack() as streams:
+        for client in (ann, otto):
+            stream = client.stream("GET", f"{url}/v1/events")
+            assert (await streams.enter_async_context(stream)).status_code == 200
+        for client, scope in ((ann, "user"), (lea, "tenant")):
+            problem = expect_status(await client.get(f"{url}/v1/events"), 429).json()
+            assert (problem["scope"], problem["quota"]) == (scope, "streams")
+        assert (await otto.get(f"{url}/v1/quotas")).json()["items"][-1]["used"] == 2
+
+
+def test_quotas_are_read_from_settings() -> None:
+    rules = parse_quota_rules(
+        ["user.open_runs=20", "tenant.cost_per_day=2.5", "tenant:a.b.streams=3"]
+    )
+    assert rules.user == Quota(open_runs=20)
+    assert rules.tenant == Quota(cost_per_day=2.5)
+    assert rules.tenants == {"a.b": Quota(streams=3)}
+    words = (
+        "open_runs=1",
+        "user.runs=1",
+        "user.open_runs",
+        "user.open_runs=x",
+        "team.streams=1",
+    )
+    for word in (*words, "user:ann.streams=1", "tenant:.streams=1", "user.streams=-1", ""):
+        with pytest.raises(Misconfigured, match=r"tenant:TENANT\.NAME=N"):
+            parse_quota_rules([word])
+
+
 # ── operators ────────────────────────────────────────────────────────────────
 
 
@@ -393,6 +481,26 @@ async def test_sessions_are_administered_per_tenant(server: RunningServer) -> No
     assert (await ria.post("/v1/sessions/end", json={"actor": "ann"})).json() == {"ended": 1}
     left = (await root.get("/v1/sessions")).json()["items"]
     assert [each["id"] for each in left] == [other]
+
+
+async def test_the_command_lists_and_ends_sessions(
+    server: RunningServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ann", "namesake", "namesake"):
+        expect_status(await (await server.client(name)).post("/v1/session", json={}), 200)
+
+    async def command(who: str, *words: str) -> list[str]:
+        monkeypatch.setenv("MIDRUN_TOKEN", make_token(who))
+        line = ["sessions", *words, "--url", server.url]
+        assert await anyio.to_thread.run_sync(main, line) == 0
+        return capsys.readouterr().out.splitlines()
+
+    assert len(await command("root", "list")) == 3
+    first, second = await command("ria", "list")
+    assert "ann  user  tenant rival  for 12.0 h" in first
+    assert await command("ria", "end", "--id", second.split()[0])
+    assert await command("ria", "end", "ann") == ["ended 1 sessions of ann"]
+    assert len(await command("root", "list")) == 1
 
 
 async def test_a_checkpoint_of_another_tenant_is_refused(server: RunningServer) -> None:

@@ -53,6 +53,21 @@ async def test_a_running_server_notices_new_changed_and_revoked_users(path: Path
     assert await server(ada) == ADA
 
 
+async def test_a_user_has_a_tenant_and_teams(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["users", "add", "lea", "--tenant", "acme", "--team", "legal", "--team", "tax"]
+    assert await anyio.to_thread.run_sync(main, [*words, "--users-file", str(path)]) == 0
+    token = capsys.readouterr().out.strip()
+    lea = Actor(name="lea", role="user", tenant="acme", teams=("legal", "tax"))
+    assert await UsersFile(path)(token) == lea
+    await anyio.to_thread.run_sync(main, ["users", "list", "--users-file", str(path)])
+    assert "tenant acme, teams legal, tax" in capsys.readouterr().out
+    for wrong in ("*", "t" * 201, "a\nb"):
+        with pytest.raises(Misconfigured, match="no name of a tenant"):
+            UsersFile(path).add("bob", "user", tenant=wrong)
+
+
 async def test_after_a_rotation_both_tokens_are_valid_until_the_overlap_is_over(
     path: Path,
 ) -> None:
@@ -164,6 +179,21 @@ async def test_a_server_with_a_users_file_knows_names_and_roles(path: Path) -> N
 async def provider() -> AsyncIterator[OidcProvider]:
     async with OidcProvider().serve() as made:
         yield made
+
+
+async def test_claims_give_the_tenant_and_the_teams(provider: OidcProvider) -> None:
+    """With a claim for the tenant, a token without one tenant is no token for this server."""
+    auth = oidc(provider.issuer, audience=AUDIENCE, tenant_claim="org.id", team_claim="groups")
+    right: dict[str, object] = {"sub": "lea", "role": "user", "org": {"id": "acme"}}
+    groups: dict[str, object] = {"groups": ["legal", "", 7, "legal"]}
+    found = await auth(provider.make_token(right | groups))
+    assert found == Actor(name="lea", role="user", tenant="acme", teams=("legal",))
+    assert await auth(provider.make_token(right)) == Actor(
+        name="lea", role="user", tenant="acme"
+    )
+    wrong: tuple[object, ...] = (None, "", {}, {"id": ""}, {"id": ["acme", "rival"]}, {"id": 1})
+    for org in wrong:
+        assert await auth(provider.make_token(right | {"org": org})) is None
 
 
 async def test_a_token_of_the_provider_becomes_an_actor(provider: OidcProvider) -> None:

@@ -128,7 +128,7 @@ class ForwardedResponse(Response):
     def __init__(
         self, asgi_app: ASGIApp, context: RequestContext, path: str, body: bytes
     ) -> None:
-        context.server.allowance.check_stream(context.caller.key)
+        context.server.allowance.check_stream(context.caller.key, context.actor)
         super().__init__()
         self._asgi_app = asgi_app
         self._context = context
@@ -153,7 +153,7 @@ class ForwardedResponse(Response):
             sent[message["type"]] = not message.get("more_body", False)
             await send(message)
 
-        with server.allowance.count_stream(caller.key):
+        with server.allowance.count_stream(caller.key, caller.actor):
             async with anyio.create_task_group() as tasks:
 
                 async def cancel_after(wait: Callable[[], Awaitable[object]]) -> None:

@@ -122,7 +122,7 @@ class ChatDocument(Response):
     def __init__(
         self, context: RequestContext, run: Run, build: Callable[[], Awaitable[Response]]
     ) -> None:
-        context.server.allowance.check_stream(context.caller.key)
+        context.server.allowance.check_stream(context.caller.key, context.actor)
         super().__init__()
         self._context = context
         self._run = run
@@ -132,7 +132,7 @@ class ChatDocument(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Wait for the reply and send it; if the client left early, stop the run."""
         context, server = self._context, self._context.server
-        streams = server.allowance.count_stream(context.caller.key)
+        streams = server.allowance.count_stream(context.caller.key, context.actor)
         with streams, server.chat_streams.count_stream(self._run.id):
             await run_until_first(
                 partial(wait_for_disconnect, receive),

@@ -196,21 +196,31 @@ RUN_NUMBER: Final = """
     UNION ALL SELECT no FROM midrun_tombstones
     WHERE run = %(run)s AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
 """
+# A quota is checked at each start of a run, so this reads the runs of the period, and not all
+# that are stored. Sent without a prepared plan, as LIST_RUNS.
 USAGE: Final = """
-    SELECT count(*) FILTER (WHERE phase NOT IN ('completed', 'cancelled')),
-           count(*) FILTER (WHERE started_at >= %(since)s),
-           coalesce(sum((its ->> 'cost')::bigint) FILTER (WHERE started_at >= %(since)s), 0)
-               ::bigint,
-           coalesce(sum((its ->> 'tokens')::bigint) FILTER (WHERE started_at >= %(since)s), 0)
-               ::bigint,
-           coalesce(sum(CASE WHEN %(sizes)s THEN (
-               SELECT sum(length(line)) FROM midrun_entries AS e WHERE e.no = r.no
-           ) + coalesce((
-               SELECT sum(length(f.body)) FROM midrun_run_files AS o
+    SELECT (
+               SELECT count(*) FROM midrun_runs
+               WHERE phase IN ('queued', 'running', 'pausing', 'paused', 'waiting',
+                               'cancelling', 'failed', 'halted')
+                 AND tenant = %(tenant)s AND (%(owner)s::text IS NULL OR owner = %(owner)s)
+           ),
+           count(*), coalesce(sum((its ->> 'cost')::bigint), 0)::bigint,
+           coalesce(sum((its ->> 'tokens')::bigint), 0)::bigint, min(started_at)
+    FROM midrun_runs, LATERAL (SELECT convert_from(head, 'UTF8')::json) AS h (its)
+    WHERE tenant = %(tenant)s AND started_at >= %(since)s
+      AND (%(owner)s::text IS NULL OR (owner = %(owner)s AND owner <> ''))
+"""
+STORED_BYTES: Final = """
+    SELECT coalesce(sum((
+               SELECT coalesce(sum(length(line)), 0) FROM midrun_entries AS e WHERE e.no = r.no
+           ) + (
+               SELECT coalesce(sum(length(f.body)), 0) FROM midrun_run_files AS o
                JOIN midrun_files AS f USING (hash) WHERE o.no = r.no
-           ), 0) END), 0)::bigint
-    FROM midrun_runs AS r, LATERAL (SELECT convert_from(head, 'UTF8')::json) AS h (its)
-    WHERE owner = %(owner)s AND owner <> ''
+           )), 0)::bigint
+    FROM midrun_runs AS r
+    WHERE tenant = %(tenant)s
+      AND (%(owner)s::text IS NULL OR (owner = %(owner)s AND owner <> ''))
 """
 # Sent without a prepared plan, as LIST_RUNS.
 COUNTS: Final = """

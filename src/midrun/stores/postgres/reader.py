@@ -376,15 +376,25 @@ async def read_families(
 
 
 async def read_usage(
-    pool: ConnectionPool, owner: str, since: Micros, *, sizes: bool
+    pool: ConnectionPool, tenant: str, owner: str, since: Micros, *, sizes: bool
 ) -> OwnerUsage:
-    """Return the resources that the runs of `owner` use."""
-    if "\0" in owner:
+    """Return the resources that the runs of `owner` in `tenant` use."""
+    if "\0" in owner + tenant:
         return OwnerUsage()
-    values = {"owner": owner, "since": since, "sizes": sizes}
-    ((open_runs, runs, cost, tokens, size),) = await pool.execute(queries.USAGE, values)
+    whose = {"tenant": tenant, "owner": owner or None}
+    ((open_runs, runs, cost, tokens, oldest),) = await pool.execute(
+        queries.USAGE, whose | {"since": since}, prepare=False
+    )
+    size = 0
+    if sizes:
+        ((size,),) = await pool.execute(queries.STORED_BYTES, whose, prepare=False)
     return OwnerUsage(
-        open_runs=open_runs, runs=runs, cost=cost, tokens=tokens, stored_bytes=size
+        open_runs=open_runs,
+        runs=runs,
+        cost=cost,
+        tokens=tokens,
+        oldest_start=oldest,
+        stored_bytes=size,
     )
 
 

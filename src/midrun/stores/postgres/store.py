@@ -466,9 +466,12 @@ class PostgresStore(JournalStore):
         page = await reader.read_page(self._resources.read_pool, query)
         return replace(page, items=tuple(map(self.cipher.decrypt_row, page.items)))
 
-    async def get_usage(self, owner: str, *, since: Micros, sizes: bool = True) -> OwnerUsage:
-        validation.check_text("owner", owner)
-        return await reader.read_usage(self._resources.read_pool, owner, since, sizes=sizes)
+    async def get_usage(
+        self, owner: str, *, since: Micros, sizes: bool = True, tenant: str = ""
+    ) -> OwnerUsage:
+        validation.check_visibility(Visibility(tenant=tenant, owner=owner))
+        pool = self._resources.read_pool
+        return await reader.read_usage(pool, tenant, owner, since, sizes=sizes)
 
     async def count_runs_by_phase(self, tenant: str | None = None) -> Mapping[Phase, int]:
         validation.check_text("tenant", tenant or "")

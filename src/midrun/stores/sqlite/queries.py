@@ -227,24 +227,40 @@ LIST_BY_WORDS: Final = (
     + _LABEL_FILTER
     + "ORDER BY s.rowid DESC LIMIT ?2"
 )
+# Parameters: tenant, owner, since. A quota is checked at each start of a run, so the statements
+# read the runs of the period, or of the owner, and not all that are stored.
 _USAGE_COLUMNS: Final = """
-    SELECT coalesce(sum(phase NOT IN ('completed', 'cancelled')), 0),
-           coalesce(sum(started_at >= ?2), 0),
-           coalesce(sum(iif(
-               started_at >= ?2, coalesce(e.cost, CAST(head AS TEXT) ->> 'cost'), 0
-           )), 0),
-           coalesce(sum(iif(
-               started_at >= ?2, coalesce(e.tokens, CAST(head AS TEXT) ->> 'tokens'), 0
-           )), 0),
-           coalesce(sum(iif(
-               ?3, (SELECT sum(length(line)) FROM entries WHERE no = r.no) + (
-                   SELECT coalesce(sum(length(f.body)), 0)
-                   FROM run_files AS o JOIN files AS f USING (hash) WHERE o.no = r.no
-               ), 0
-           )), 0)
-    FROM runs AS r INDEXED BY runs_by_owner
+    SELECT (
+               SELECT count(*) FROM runs INDEXED BY runs_by_phase
+               WHERE phase IN ('queued', 'running', 'pausing', 'paused', 'waiting',
+                               'cancelling', 'failed', 'halted')
+                 AND tenant = ?1 AND (?2 = '' OR owner = ?2)
+           ),
+           count(*),
+           coalesce(sum(coalesce(e.cost, CAST(head AS TEXT) ->> 'cost', 0)), 0),
+           coalesce(sum(coalesce(e.tokens, CAST(head AS TEXT) ->> 'tokens', 0)), 0),
+           min(started_at)
 """
-USAGE: Final = _USAGE_COLUMNS + _NEWEST + "WHERE owner = ?1"
+USAGE_OF_OWNER: Final = (
+    _USAGE_COLUMNS
+    + "FROM runs AS r INDEXED BY runs_by_owner "
+    + _NEWEST
+    + "WHERE owner = ?2 AND tenant = ?1 AND started_at >= ?3"
+)
+USAGE_OF_TENANT: Final = (
+    _USAGE_COLUMNS
+    + "FROM runs AS r INDEXED BY runs_by_start "
+    + _NEWEST
+    + "WHERE tenant = ?1 AND started_at >= ?3"
+)
+# Parameters: tenant, owner.
+STORED_BYTES: Final = """
+    SELECT coalesce(sum((SELECT sum(length(line)) FROM entries WHERE no = r.no) + (
+               SELECT coalesce(sum(length(f.body)), 0)
+               FROM run_files AS o JOIN files AS f USING (hash) WHERE o.no = r.no
+           )), 0)
+    FROM runs AS r WHERE tenant = ?1 AND (?2 = '' OR owner = ?2)
+"""
 # A cursor of another tenant is unknown. Parameters: run, tenant (NULL: any).
 RUN_NUMBER: Final = """
     SELECT no FROM runs WHERE run = ?1 AND (?2 IS NULL OR tenant = ?2)

@@ -339,12 +339,20 @@ def read_tombstone(db: apsw.Connection, run: RunId, tenant: str | None) -> Tombs
     return tombstone
 
 
-def read_usage(db: apsw.Connection, owner: str, since: Micros, *, sizes: bool) -> OwnerUsage:
-    """Return the resources that the runs of `owner` use."""
-    found = db.execute(queries.USAGE, (owner, since, sizes)).get
-    open_runs, runs, cost, tokens, size = found
+def read_usage(
+    db: apsw.Connection, tenant: str, owner: str, since: Micros, *, sizes: bool
+) -> OwnerUsage:
+    """Return the resources that the runs of `owner` in `tenant` use."""
+    statement = queries.USAGE_OF_OWNER if owner else queries.USAGE_OF_TENANT
+    open_runs, runs, cost, tokens, oldest = db.execute(statement, (tenant, owner, since)).get
+    size = db.execute(queries.STORED_BYTES, (tenant, owner)).get if sizes else 0
     return OwnerUsage(
-        open_runs=open_runs, runs=runs, cost=cost, tokens=tokens, stored_bytes=size
+        open_runs=open_runs,
+        runs=runs,
+        cost=cost,
+        tokens=tokens,
+        oldest_start=oldest,
+        stored_bytes=size,
     )
 
 

@@ -30,6 +30,7 @@ CREATE INDEX runs_by_phase ON runs (phase);
 CREATE INDEX runs_by_agent ON runs (agent);
 CREATE INDEX runs_by_owner ON runs (owner);
 CREATE INDEX runs_by_tenant ON runs (tenant) WHERE tenant <> '';
+CREATE INDEX runs_by_start ON runs (tenant, started_at);
 CREATE INDEX runs_by_thread ON runs (thread) WHERE thread <> '';
 CREATE INDEX runs_by_parent ON runs (parent) WHERE parent <> '';
 CREATE INDEX runs_by_attention ON runs (no) WHERE attention <> '';

@@ -205,10 +205,12 @@ class SqliteStore(JournalStore):
         page = await self._thread_reader.read_in_thread(lambda db: reader.read_page(db, query))
         return replace(page, items=tuple(map(self.cipher.decrypt_row, page.items)))
 
-    async def get_usage(self, owner: str, *, since: Micros, sizes: bool = True) -> OwnerUsage:
-        validation.check_text("owner", owner)
+    async def get_usage(
+        self, owner: str, *, since: Micros, sizes: bool = True, tenant: str = ""
+    ) -> OwnerUsage:
+        validation.check_visibility(Visibility(tenant=tenant, owner=owner))
         return await self._thread_reader.read_in_thread(
-            lambda db: reader.read_usage(db, owner, since, sizes=sizes)
+            lambda db: reader.read_usage(db, tenant, owner, since, sizes=sizes)
         )
 
     async def count_runs_by_phase(self, tenant: str | None = None) -> Mapping[Phase, int]:

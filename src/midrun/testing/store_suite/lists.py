@@ -218,7 +218,18 @@ class ListTests(StoreSuiteFixtures):
         assert usage.stored_bytes == sum(len(line) for lines in journals for line, _ in lines)
         without = await store.get_usage("ann", since=since, sizes=False)
         assert without == replace(usage, stored_bytes=0)
+        assert usage.oldest_start == since
         assert await store.get_usage("nemo", since=since) == OwnerUsage()
+        assert (await store.get_usage("", since=since)).cost == 37 + 99
+        assert await store.get_usage("ann", since=since, tenant="acme") == OwnerUsage()
+        theirs = Head(phase=Phase.FAILED, owner="ann", tenant="acme", cost=5, tokens=1)
+        await create_with_head(store, "acme", theirs)
+        for owner in ("ann", ""):
+            used = await store.get_usage(owner, since=since, tenant="acme")
+            assert (used.open_runs, used.runs, used.cost, used.tokens) == (1, 1, 5, 1)
+            (line, _), *_ = await store.read_lines(RunId("acme"))
+            assert used.stored_bytes == len(line)
+        assert await store.get_usage("ann", since=since) == usage
 
     @pytest.mark.parametrize("cursor", ["x", "r 1", "r" + "f" * 80, "é", "r1'"])
     async def test_a_cursor_that_no_list_gave_out_is_refused(

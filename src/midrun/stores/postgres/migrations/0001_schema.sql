@@ -28,6 +28,7 @@ CREATE INDEX midrun_runs_by_phase ON midrun_runs (phase, no);
 CREATE INDEX midrun_runs_by_agent ON midrun_runs (agent, no);
 CREATE INDEX midrun_runs_by_owner ON midrun_runs (owner, no) WHERE owner <> '';
 CREATE INDEX midrun_runs_by_tenant ON midrun_runs (tenant, no) WHERE tenant <> '';
+CREATE INDEX midrun_runs_by_start ON midrun_runs (tenant, started_at);
 CREATE INDEX midrun_runs_by_thread ON midrun_runs (thread, no) WHERE thread <> '';
 CREATE INDEX midrun_runs_by_parent ON midrun_runs (parent, no) WHERE parent <> '';
 CREATE INDEX midrun_runs_by_attention ON midrun_runs (no) WHERE attention <> '';
