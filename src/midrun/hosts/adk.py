@@ -65,6 +65,8 @@ from midrun.hosts.hosted_agent import (
     OUTPUT_WITH_CALLS_TEXT,
     HostedAgent,
     Hosting,
+    StepHostModel,
+    find_asking_turn,
     make_foreign_failure,
     stream_in_task,
 )
@@ -76,7 +78,7 @@ from midrun.models.prompt_texts import (
     format_result,
     mark_runtime_text,
 )
-from midrun.ports.model import Finished, Piece, Prompt, Unpriced
+from midrun.ports.model import Finished, Piece, Prompt
 
 State: TypeAlias = dict[str, Json]
 
@@ -528,8 +530,7 @@ class _ToolBox:
     async def _call_tool(
         self, name: str, arguments: dict[str, object], call: Call, *, is_gated: bool
     ) -> Json:
-        asking = (n for n in reversed(range(len(call.transcript))) if call.transcript[n].uses)
-        last = next(asking, None)
+        last = find_asking_turn(call.transcript)
         conversation = _Conversation(self._opener.root, call.transcript[:last])
         if last is not None:
             conversation.apply_reply(call.transcript[last])
@@ -624,7 +625,7 @@ def _dump_model(value: types.FunctionResponse | types.Content) -> Json:
 # ── model calls ──────────────────────────────────────────────────────────────
 
 
-class _StepModel(Unpriced):
+class _StepModel(StepHostModel):
     """One model call of the agent: its flow up to the reply of the model."""
 
     def __init__(self, opener: _Opener, box: _ToolBox) -> None:
@@ -632,17 +633,8 @@ class _StepModel(Unpriced):
         self._box = box
         model = opener.root.model
         own_name = model if isinstance(model, str) else getattr(model, "model", "")
+        self.priced_name = str(own_name)
         self.name = f"{FRAMEWORK}:{own_name or 'default'}"
-
-    @asynccontextmanager
-    async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
-        """Stream the reply of one step.
-
-        Raises:
-            ModelFailed: The provider failed, or the output does not fit its schema.
-        """
-        async with aclosing(self._stream_step(prompt)) as step:
-            yield step
 
     async def _stream_step(self, prompt: Prompt) -> AsyncGenerator[Piece | Finished]:
         last = prompt.transcript[-1] if len(prompt.transcript) else None

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace as replace_fields
 from datetime import timedelta
 from typing import Final, TypedDict, TypeVar
@@ -26,8 +26,10 @@ from midrun.agents.tool_context import Call, ContextFactory, ContextSource
 from midrun.agents.tool_environment import EnvironmentOption
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.core.stops import Stop
+from midrun.core.transcript import Turn
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, ModelFailed
+from midrun.models.prices import NamedModelPrices
 from midrun.ports.model import Finished, Model, Piece, Prompt, Unpriced
 
 T = TypeVar("T")
@@ -242,6 +244,11 @@ class HostedAgent(Agent):
         return found
 
 
+def find_asking_turn(turns: Sequence[Turn]) -> int | None:
+    """Return the index of the last turn with calls; None if there is none."""
+    return next((n for n in reversed(range(len(turns))) if turns[n].uses), None)
+
+
 @asynccontextmanager
 async def stream_in_task(events: AsyncGenerator[T]) -> AsyncIterator[AsyncIterator[T]]:
     """Read `events` of a framework in a task of its own; cancel the task at the end.
@@ -279,6 +286,23 @@ async def stream_in_task(events: AsyncGenerator[T]) -> AsyncIterator[AsyncIterat
             await asyncio.wait([task])
         if task.done() and not task.cancelled():
             task.exception()  # seen: the reader has it, or has given up before it came
+
+
+class StepHostModel(NamedModelPrices):
+    """The model of an agent whose steps are made one by one by its framework."""
+
+    @asynccontextmanager
+    async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
+        """Stream the reply of one step.
+
+        Raises:
+            ModelFailed: The provider failed, or the reply is not complete or not valid.
+        """
+        async with aclosing(self._stream_step(prompt)) as step:
+            yield step
+
+    def _stream_step(self, prompt: Prompt) -> AsyncGenerator[Piece | Finished]:
+        raise NotImplementedError
 
 
 class ProgramModel(Unpriced):

@@ -15,15 +15,16 @@ and with the results of tools that return a `Command`, and must be JSON.
 """
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from contextlib import aclosing, nullcontext
 from copy import copy
 from inspect import signature
 from typing import Any, Final, Self, TypeAlias, cast
 
 import anyio
 import msgspec
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -58,7 +59,9 @@ from midrun.hosts.hosted_agent import (
     OUTPUT_WITH_CALLS_TEXT,
     HostedAgent,
     Hosting,
+    StepHostModel,
     ToolReportedError,
+    find_asking_turn,
     make_foreign_failure,
 )
 from midrun.hosts.langchain_calls import make_message_spend
@@ -70,7 +73,7 @@ from midrun.models.prompt_texts import (
     format_result,
     mark_runtime_text,
 )
-from midrun.ports.model import Finished, Piece, Prompt, Unpriced
+from midrun.ports.model import Finished, Piece, Prompt
 
 Graph: TypeAlias = CompiledStateGraph[Any, Any, Any, Any]  # type: ignore[explicit-any]
 Events: TypeAlias = AsyncGenerator[tuple[str, Any]]  # type: ignore[explicit-any]
@@ -492,9 +495,9 @@ class _ToolBox:
         id_ = call.tool_call_id or call.key
         wanted = {"name": name, "args": arguments, "id": id_, "type": "tool_call"}
         turns = call.transcript
-        asking = next((n for n in reversed(range(len(turns))) if turns[n].uses), len(turns))
+        asking = find_asking_turn(turns)
         conversation = HISTORIES.open(call.run_id, turns, asking)
-        conversation.add_turns(turns[asking:])
+        conversation.add_turns(turns[asking:] if asking is not None else ())
         message = next(
             (m for m in reversed(conversation.messages) if isinstance(m, AIMessage)),
             AIMessage(""),
@@ -552,29 +555,20 @@ def _encode_result(name: str, id_: str, update: Values) -> Json:
 # ── model calls ──────────────────────────────────────────────────────────────
 
 
-class _StepModel(Unpriced):
+class _StepModel(StepHostModel):
     """One model call of the agent: a turn of its graph up to the end of the model's part."""
 
     def __init__(self, graph: Graph, hosting: Hosting) -> None:
         self._graph = graph
         self._hosting = hosting
         self.name = f"{FRAMEWORK}:{graph.name}"
+        self.priced_name = _find_model_name(graph)
         hooks = any(n.endswith((".before_agent", ".after_agent")) for n in graph.nodes)
         node = graph.nodes[TOOLS_NODE].bound if TOOLS_NODE in graph.nodes else None
         tools = node.tools_by_name.values() if isinstance(node, ToolNode) else ()
         # A graph without these is in the same state after its tools as at its start.
         self._is_simple = not hooks and not any(tool.return_direct for tool in tools)
         self._restarting_graph = graph.copy({"checkpointer": _NoCheckpoints()})
-
-    @asynccontextmanager
-    async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
-        """Stream the reply of one step.
-
-        Raises:
-            ModelFailed: The provider failed, or did not complete the reply.
-        """
-        async with aclosing(self._stream_step(prompt)) as step:
-            yield step
 
     async def _stream_step(self, prompt: Prompt) -> AsyncGenerator[Piece | Finished]:
         conversation = HISTORIES.open(prompt.run_id, prompt.transcript)
@@ -639,6 +633,20 @@ class _StepModel(Unpriced):
                 yield text
             end = await thread.read()
         yield end
+
+
+def _find_model_name(graph: Graph) -> str:
+    """Return the name of the agent's chat model; "" if it is not known.
+
+    The graph has its model in a closure only. A middleware may choose another one.
+    """
+    node = graph.nodes[MODEL_NODE].bound
+    cells = getattr(getattr(node, "afunc", None), "__closure__", None) or ()
+    model = next(
+        (c.cell_contents for c in cells if isinstance(c.cell_contents, BaseChatModel)), None
+    )
+    names = (getattr(model, key, None) for key in ("model_name", "model", "model_id"))
+    return next((name for name in names if isinstance(name, str)), "")
 
 
 async def _read_events(events: Events) -> Events:

@@ -86,9 +86,9 @@ from midrun.hosts.openai_agents_team import (
     is_output_retry,
     make_output,
 )
-from midrun.models.prices import make_spend
+from midrun.models.prices import NamedModelPrices, make_spend
 from midrun.models.prompt_texts import CONTINUE_NOTE, mark_runtime_text
-from midrun.ports.model import Finished, Piece, Prompt, Unpriced
+from midrun.ports.model import Finished, Piece, Prompt
 
 FRAMEWORK: Final = "openai-agents"
 
@@ -149,13 +149,14 @@ def check_provider_tool(agent: ForeignAgent, tool: Tool) -> None:
 # ── one step ─────────────────────────────────────────────────────────────────
 
 
-class StepModel(Unpriced):
+class StepModel(NamedModelPrices):
     """One model call of the agent that speaks: the runner prepares, asks and validates."""
 
     def __init__(self, team: Team, hosting: Hosting) -> None:
         self._team = team
         self._hosting = hosting
-        self.name = f"{FRAMEWORK}:{_find_model_name(team.root) or 'default'}"
+        self.priced_name = _find_model_name(team.root)
+        self.name = f"{FRAMEWORK}:{self.priced_name or 'default'}"
 
     @cached_property
     def _provider(self) -> ModelProvider:

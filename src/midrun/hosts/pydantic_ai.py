@@ -70,6 +70,7 @@ from midrun.hosts.hosted_agent import (
     OUTPUT_WITH_CALLS_TEXT,
     HostedAgent,
     Hosting,
+    find_asking_turn,
 )
 from midrun.models.history_cache import HistoryCache
 from midrun.models.messages import MessageBuilder, ProposedCall, finish_messages
@@ -376,8 +377,7 @@ def _open_history(prompt: Prompt) -> _HistoryBuilder:
 def _make_earlier_messages(call: Call) -> list[ModelMessage]:
     """Return the messages before the reply that made the call."""
     turns = call.transcript
-    asking = (n for n in reversed(range(len(turns))) if turns[n].uses)
-    return HISTORIES.open(call.run_id, turns, next(asking, len(turns))).messages
+    return HISTORIES.open(call.run_id, turns, find_asking_turn(turns)).messages
 
 
 class _StepModel:

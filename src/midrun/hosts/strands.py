@@ -18,8 +18,8 @@ that is a tool of another is hosted, too: each of its calls is a child run.
 import copy
 import dataclasses
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing, nullcontext
 from inspect import isasyncgenfunction, iscoroutinefunction, signature
 from typing import Any, Final, TypeAlias, cast
 
@@ -70,7 +70,9 @@ from midrun.hosts.hosted_agent import (
     OUTPUT_WITH_CALLS_TEXT,
     HostedAgent,
     Hosting,
+    StepHostModel,
     ToolReportedError,
+    find_asking_turn,
     make_foreign_failure,
     stream_in_task,
 )
@@ -82,7 +84,7 @@ from midrun.models.prompt_texts import (
     format_result,
     mark_runtime_text,
 )
-from midrun.ports.model import Finished, Piece, Prompt, Unpriced
+from midrun.ports.model import Finished, Piece, Prompt
 
 State: TypeAlias = dict[str, Json]
 Events: TypeAlias = AsyncGenerator[dict[str, Any]]  # type: ignore[explicit-any]  # of Strands
@@ -457,8 +459,7 @@ class _ToolBox:
         )
 
     async def _call_tool(self, name: str, arguments: dict[str, object], call: Call) -> Json:
-        asking = (n for n in reversed(range(len(call.transcript))) if call.transcript[n].uses)
-        last = next(asking, None)
+        last = find_asking_turn(call.transcript)
         turn = None if last is None else call.transcript[last]
         conversation = _Conversation(self._agent, call.transcript[:last])
         if turn is not None and isinstance(turn.opaque, dict) and "state" in turn.opaque:
@@ -537,7 +538,7 @@ def _join_text(message: Message) -> str:
 # ── model calls ──────────────────────────────────────────────────────────────
 
 
-class _StepModel(Unpriced):
+class _StepModel(StepHostModel):
     """One model call of the agent: a turn of its event loop up to its tools."""
 
     def __init__(self, agent: Agent, hosting: Hosting, box: _ToolBox) -> None:
@@ -546,17 +547,8 @@ class _StepModel(Unpriced):
         self._box = box
         config = agent.model.get_config()
         model_id = config.get("model_id") if isinstance(config, Mapping) else None
+        self.priced_name = str(model_id or "")
         self.name = f"{FRAMEWORK}:{model_id or type(agent.model).__name__}"
-
-    @asynccontextmanager
-    async def stream(self, prompt: Prompt) -> AsyncIterator[AsyncIterator[Piece | Finished]]:
-        """Stream the reply of one step.
-
-        Raises:
-            ModelFailed: The provider failed, or the agent got no structured output.
-        """
-        async with aclosing(self._stream_step(prompt)) as step:
-            yield step
 
     async def _stream_step(self, prompt: Prompt) -> AsyncGenerator[Piece | Finished]:
         last = prompt.transcript[-1] if len(prompt.transcript) else None

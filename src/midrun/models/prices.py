@@ -7,11 +7,19 @@ counted as unpriced, and people see *cost unknown* instead of a cost that is too
 """
 
 from decimal import ROUND_CEILING
+from functools import cached_property
 from typing import Final, Protocol, Required, TypedDict
 
-from midrun.core.values import Spend
+import msgspec
+
+from midrun.core.transcript import CHARS_PER_TOKEN
+from midrun.core.values import NO_SPEND, Spend
+from midrun.ports.model import Prompt
 
 MICROS_PER_DOLLAR: Final = 1_000_000
+
+OUTPUT_MAX_TOKENS: Final = 4096
+"""The assumed size of a reply in tokens, if the settings of the model have no `max_tokens`."""
 
 
 class BedrockUsage(TypedDict, total=False):
@@ -66,6 +74,37 @@ def make_spend(
         thinking_tokens=thinking_tokens,
         unpriced_tokens=tokens if cost is None else 0,
     )
+
+
+class NamedModelPrices:
+    """The prices of a model of which only the name is known, for caps on the cost.
+
+    It is a base class of models; the price is looked up when it is needed.
+    """
+
+    priced_name: str = ""
+
+    @cached_property
+    def priced(self) -> bool:
+        """Whether the cost of a call is known."""
+        return bool(self.priced_name) and self._estimate_cost(1, 1) is not None
+
+    def reserve(self, prompt: Prompt) -> Spend:
+        """Estimate the most that a reply to `prompt` may cost; nothing without a price."""
+        if not self.priced:
+            return NO_SPEND
+        characters = len(prompt.instructions) + sum(
+            len(turn.text) + len(turn.thinking) + len(msgspec.json.encode(turn.uses))
+            for turn in prompt.transcript
+        )
+        input_tokens = -(-characters // CHARS_PER_TOKEN)  # divided and rounded up
+        output_tokens = prompt.settings.max_tokens or OUTPUT_MAX_TOKENS
+        cost = self._estimate_cost(input_tokens, output_tokens)
+        return Spend(tokens=input_tokens + output_tokens, cost=cost or 0)
+
+    def _estimate_cost(self, input_tokens: int, output_tokens: int) -> int | None:
+        counts = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+        return _compute_cost(self.priced_name, **counts)
 
 
 def make_gemini_spend(model: str, usage: GeminiUsage) -> Spend | None:

@@ -45,6 +45,7 @@ from midrun.models.messages import (
     make_parameters,
     make_reply,
 )
+from midrun.models.prices import OUTPUT_MAX_TOKENS
 from midrun.ports.model import Finished, Piece, Prompt
 
 # The cost of a reply, and an upper estimate of the cost of the next one.
@@ -56,10 +57,6 @@ PydanticModel: TypeAlias = Model[Any]  # type: ignore[explicit-any]  # with any 
 """A model of pydantic-ai."""
 
 CHARS_PER_TOKEN: Final = 4
-OUTPUT_MAX_TOKENS: Final = 4096
-"""The assumed size of a reply in tokens, if the settings of the model have no `max_tokens`."""
-
-
 FILE_TOKENS: Final = 2_000
 """Estimated tokens of an image or another file that is not text. Providers differ."""
 

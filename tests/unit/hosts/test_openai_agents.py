@@ -53,8 +53,8 @@ from midrun.hosts import openai_agents_step
 from midrun.hosts.hosted_agent import HostedAgent
 from midrun.ports.environment import Environment
 from midrun.ports.model import Model, Piece, Prompt
-from midrun.stops import MaxSteps
-from midrun.testing.host_suite import HostSuite, OpenProvider
+from midrun.stops import MaxCost, MaxSteps
+from midrun.testing.host_suite import Billing, HostSuite, OpenProvider, make_hosted_agent
 from tests.support.conditions import draw_no_delay
 from tests.support.providers import Answer, EarlyEnd, Gate, HttpError, Provider, Text, Thinking
 from tests.support.providers import Call as ModelCall
@@ -651,3 +651,17 @@ def test_an_incomplete_installation_names_the_extra(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "midrun.hosts.openai_agents", None)
     with pytest.raises(Misconfigured, match=r"Install midrun\[openai-agents\]"):
         host(Agent(name="a"))
+
+
+@pytest.mark.parametrize("framework", ["langchain", "openai", "openai_chat", "strands", "adk"])
+async def test_a_cap_on_cost_stops_a_hosted_agent_before_its_model_is_called(
+    framework: str,
+) -> None:
+    """The name of the model is known, and its price: a reply may cost more than the cap."""
+    factory = f"tests.unit.hosts.foreign_agents:make_{framework}_agent"
+    async with Provider() as provider:
+        agent = make_hosted_agent(factory, provider.url, Billing(Path()), MaxCost(0.000_001))
+        outcome = await agent.run("Charge customer 1")
+        assert isinstance(outcome, Paused)
+        assert outcome.reason == "cap"
+        assert not provider.exchanges
