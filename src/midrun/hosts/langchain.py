@@ -14,6 +14,7 @@ State beside the messages (keys of `state_schema` and of middleware) is stored w
 and with the results of tools that return a `Command`, and must be JSON.
 """
 
+from base64 import b64encode
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -46,12 +47,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import BaseModel
 
+from midrun.agents.file import is_text_type
 from midrun.agents.signature import SchemaArguments
 from midrun.agents.tool import Tool
 from midrun.agents.tool_context import Call
 from midrun.codec.strict_json import normalize_json
 from midrun.core.transcript import CallResult, Turn
-from midrun.core.values import Json, Reply, RequestedCall
+from midrun.core.values import FileRef, Json, Reply, RequestedCall
 from midrun.errors import ModelFailed, NotJson, TooLarge
 from midrun.hosts.hosted_agent import (
     IDLE_TIMEOUT_S,
@@ -70,7 +72,9 @@ from midrun.models.prompt_texts import (
     CONTINUE_NOTE,
     INTERRUPTED_NOTE,
     WRITTEN_BY_PERSON_NOTE,
+    format_file_name,
     format_result,
+    format_unread_file,
     mark_runtime_text,
 )
 from midrun.ports.model import Finished, Piece, Prompt
@@ -282,6 +286,7 @@ class _Conversation:
         self.state: Values = {}
         self.has_replies = False
         self.ids: set[str] = set()
+        self.files: Mapping[str, bytes] = {}  # bodies of the files of the turns, by hash
 
     def fork(self) -> Self:
         """Return a copy that can be changed."""
@@ -300,8 +305,23 @@ class _Conversation:
                     self._add_reply(turn)
                 case "runtime":
                     self.add_text(mark_runtime_text(turn.text, turn.kind, turn.by))
+                case "user" if turn.files:
+                    self.flush_results()
+                    texts = [{"type": "text", "text": turn.text}]
+                    self._add(HumanMessage([*texts, *map(self._make_block, turn.files)]))
                 case "user":
                     self.add_text(turn.text)
+
+    def _make_block(self, file: FileRef) -> dict[str, str]:
+        """Return a file as a content block of LangChain: an image, a text, or its name."""
+        data = self.files.get(file.hash)
+        if data is not None and file.media_type.startswith("image/"):
+            encoded = b64encode(data).decode()
+            return {"type": "image", "base64": encoded, "mime_type": file.media_type}
+        text = format_unread_file(file)
+        if data is not None and is_text_type(file.media_type):
+            text = f"{format_file_name(file)}\n{data.decode(errors='replace')}"
+        return {"type": "text", "text": text}
 
     def add_text(self, text: str) -> None:
         """Add a message in the role of the user."""
@@ -571,7 +591,12 @@ class _StepModel(StepHostModel):
         self._restarting_graph = graph.copy({"checkpointer": _NoCheckpoints()})
 
     async def _stream_step(self, prompt: Prompt) -> AsyncGenerator[Piece | Finished]:
-        conversation = HISTORIES.open(prompt.run_id, prompt.transcript)
+        if prompt.files:  # not cached: see `HistoryCache.open`
+            conversation = _Conversation()
+            conversation.files = prompt.files
+            conversation.add_turns(prompt.transcript)
+        else:
+            conversation = HISTORIES.open(prompt.run_id, prompt.transcript)
         if prompt.runtime_request:
             conversation.add_text(mark_runtime_text(prompt.runtime_request))
         elif not conversation.results and isinstance(conversation.messages[-1], AIMessage):

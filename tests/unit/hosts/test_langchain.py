@@ -2,6 +2,7 @@
 
 import operator
 import os
+from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from midrun import Completed, Failed, Midrun, Misconfigured, Paused, host, traits
+from midrun import Completed, Failed, File, Midrun, Misconfigured, Paused, host, traits
 from midrun.testing.host_suite import HostSuite, OpenProvider
 from tests.support.providers import Answer, Call, Gate, Provider, Text
 from tests.support.store_choice import get_store_url
@@ -232,6 +233,17 @@ async def test_a_blocking_function_runs_in_a_process_that_can_be_killed() -> Non
     outcome = await host(create_agent(model, [get_process_id]), name="pid").run("Which?")
     assert isinstance(outcome, Completed)
     assert int(outcome.output) != os.getpid()
+
+
+async def test_the_model_gets_the_image_of_a_message() -> None:
+    image = b"\x89PNG\r\n\x1a\n" + bytes(range(16))
+    async with Provider(Answer(Text("A cat."))) as provider:
+        agent = host(create_agent(make_chat_model(provider.url)), name="viewer")
+        async with Midrun("memory://", agents=[agent]) as midrun:
+            files = [File("cat.png", "image/png", image)]
+            run = await midrun.start(agent, "What is it?", files=files)
+            assert await run.result() == Completed(run_id=run.id, output="A cat.")
+        assert b64encode(image).decode() in str(provider.exchanges[0].body)
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────

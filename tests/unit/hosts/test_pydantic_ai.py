@@ -1,6 +1,7 @@
 """An agent of Pydantic AI, hosted: the contract of hosts, and what this framework adds."""
 
 import os
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.native_tools import WebSearchTool
 
-from midrun import Agent, Completed, Failed, Midrun, Misconfigured, Paused, host, traits
+from midrun import Agent, Completed, Failed, File, Midrun, Misconfigured, Paused, host, traits
 from midrun.cli.output import format_view
 from midrun.models import ScriptedModel, Use
 from midrun.ports.environment import Environment
@@ -47,6 +48,21 @@ class TestContract(HostSuite):
     @pytest.fixture
     def open_provider(self) -> OpenProvider:
         return open_provider
+
+
+async def test_the_model_gets_the_image_of_a_message() -> None:
+    image = b"\x89PNG\r\n\x1a\n" + bytes(range(16))
+
+    async def charge(n: int) -> str:
+        return str(n)
+
+    async with Provider(Answer(Text("A cat."))) as provider:
+        agent = host(make_pydantic_ai_agent(provider.url, charge), name="viewer")
+        async with Midrun("memory://", agents=[agent]) as midrun:
+            files = [File("cat.png", "image/png", image)]
+            run = await midrun.start(agent, "What is it?", files=files)
+            assert await run.result() == Completed(run_id=run.id, output="A cat.")
+        assert b64encode(image).decode() in str(provider.exchanges[0].body)
 
 
 # ── deps, instructions, output ───────────────────────────────────────────────
