@@ -84,9 +84,13 @@ class NamedModelPrices:
 
     priced_name: str = ""
 
-    @cached_property
+    @property
     def priced(self) -> bool:
         """Whether the cost of a call is known."""
+        return self._has_price
+
+    @cached_property
+    def _has_price(self) -> bool:
         return bool(self.priced_name) and self._estimate_cost(1, 1) is not None
 
     def reserve(self, prompt: Prompt) -> Spend:
