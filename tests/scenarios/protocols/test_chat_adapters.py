@@ -268,9 +268,11 @@ async def test_a_client_pauses_the_run_and_resumes_it(
         await chat.send("Go.")
         await stage.start("x").wait()
         await chat.pause()
+        run = await server.get_only_run()
+        await run.until("pausing", "paused")  # some clients do not wait for the reply
         stage.gate("x").set()  # a pause without `now` lets the call finish
         assert (await chat.wait_for_end()).phase == "paused"
-        (pause,) = await read_entries(await server.get_only_run(), PauseRequested)
+        (pause,) = await read_entries(run, PauseRequested)
         assert pause.by == "olga"
         await chat.resume("Go on.")
         reply = await chat.wait_for_end()
