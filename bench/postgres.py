@@ -195,7 +195,14 @@ def workers(
     url: str, count: int, lease_s: float = 60.0
 ) -> Iterator[list["subprocess.Popen[str]"]]:
     """Start worker processes and wait until they are ready."""
-    command = [sys.executable, "-m", "bench.processes", "worker", url, str(lease_s)]
+    with start_processes("worker", url, str(lease_s), count=count) as crew:
+        yield crew
+
+
+@contextmanager
+def start_processes(*arguments: str, count: int) -> Iterator[list["subprocess.Popen[str]"]]:
+    """Start `count` times `python -m bench.processes`, and wait until all are ready."""
+    command = [sys.executable, "-m", "bench.processes", *arguments]
     with ExitStack() as stack:
         crew = []
         for _ in range(count):

@@ -9,10 +9,8 @@ step says more than the steps per second.
 """
 
 import os
-import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -23,7 +21,7 @@ import psycopg
 
 from bench import http
 from bench.figures import Figure, print_figures
-from bench.postgres import StoredRun
+from bench.postgres import StoredRun, start_processes
 from bench.processes import FLEET_STEPS, make_fleet_agent
 from midrun import Midrun
 from midrun.core.values import Phase
@@ -63,7 +61,8 @@ async def _measure_workers(server: Postgres, live: int, count: int) -> list[Figu
             for number in numbers:
                 await midrun.start("fleet", f"task {number}")
 
-        with _start_workers(url, count) as workers:
+        with start_processes("fleet", url, count=count) as crew:
+            workers = [worker.pid for worker in crew]
             busy = _read_fleet_cpu(server, workers)
             started = perf_counter()
             async with anyio.create_task_group() as tasks:
@@ -93,23 +92,6 @@ async def _measure_workers(server: Postgres, live: int, count: int) -> list[Figu
             detail=f"of the workers; Postgres {theirs / steps * 1e3:.2f} ms",
         ),
     ]
-
-
-@contextmanager
-def _start_workers(url: str, count: int) -> Iterator[list[int]]:
-    """Start workers, and return their process ids when all are ready."""
-    command = [sys.executable, "-m", "bench.processes", "fleet", url]
-    with ExitStack() as stack:
-        crew = []
-        for _ in range(count):
-            worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our own
-            stack.callback(worker.wait)
-            stack.callback(worker.kill)
-            crew.append(worker)
-        for worker in crew:
-            assert worker.stdout
-            assert worker.stdout.readline() == "ready\n"
-        yield [worker.pid for worker in crew]
 
 
 async def _watch_progress(url: str, live: int) -> tuple[float, int]:
