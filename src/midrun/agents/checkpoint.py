@@ -420,7 +420,7 @@ def _fold_lines(run: RunId, lines: Iterable[bytes]) -> State:
                 f"{where} is not possible there: {safe_repr(error)}"
             ) from error
         chain_hash = UNKEYED_CHAIN.make_next_link(chain_hash, data)
-    if state.started_entry is None:
+    if not state.seq:
         raise _make_invalid_error("it has no lines")
     return state
 

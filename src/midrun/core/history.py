@@ -36,9 +36,9 @@ def make_fork_entry(state: State, *, by: Actor, instruction: str = "") -> RunSta
 
     Refused if `state` is not at a boundary.
     """
-    if state.started_entry is None or not is_at_boundary(state):
+    if not state.seq or not is_at_boundary(state):
         return Refused(reason="not_a_boundary", seq=state.seq)
-    spec = state.started_entry
+    spec = state.run_started
     messages = limit_history(tuple(iter_history(state)))
     return replace(
         spec,

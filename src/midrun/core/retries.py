@@ -93,10 +93,9 @@ def find_failure(state: State) -> RunFailed | None:
     # Only calls that could start now count. A suspect call of a frame does not stop
     # the run until the frame is resumed.
     calls: list[CallState] = []
-    for number in state.active_calls:
-        call = state.calls[number - 1]
+    for call in state.active_calls:
         if call.worker_deaths >= WORKER_DEATHS_MAX:
-            calls.append(call)
+            calls.append(call)  # noqa: PERF401 - nearly always empty
     if not calls:
         return None
     names = ", ".join(call.use.label or "the model" for call in calls)

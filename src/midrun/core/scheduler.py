@@ -20,7 +20,7 @@ Nothing follows in any other phase. `find_wake_time` returns the time of a run's
 `find_retry_time` the time at which a failed attempt may be repeated.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, TypeAlias, assert_never, dataclass_transform
 
 from msgspec import Struct, field
@@ -87,9 +87,9 @@ Reserve: TypeAlias = Callable[[State, CallPurpose], Spend | RunFailed]
 It is called only if the run has a cap on tokens or cost.
 """
 
-MayStart: TypeAlias = Callable[[State, CallId, OperationKind], bool]
-"""Tell whether the worker lets a call, undo or release start now. It may hold a call back that
-is suspected of crashing the process; see `driver.suspect_calls`."""
+MayStart: TypeAlias = Callable[[CallState | None, OperationKind], bool]
+"""Tell whether the worker lets a call, undo or release start now; None is a new model call. It
+may hold a call back that is suspected of crashing the process; see `driver.suspect_calls`."""
 
 
 def reserve_nothing(_: State, __: CallPurpose) -> Spend:
@@ -97,7 +97,7 @@ def reserve_nothing(_: State, __: CallPurpose) -> Spend:
     return NO_SPEND
 
 
-def start_all(_: State, __: CallId, ___: OperationKind) -> bool:
+def start_all(_: CallState | None, __: OperationKind) -> bool:
     """Let everything start; the default of `advance`."""
     return True
 
@@ -234,7 +234,7 @@ def _advance_running(
             entries := _start_open_calls(state, now, reserve, may_start)
         ):
             return entries
-        if has_unblocked_call(state):
+        if has_unblocked_call(state, state.active_calls):
             return ()
     # Not at a boundary while something is in flight.
     return () if is_busy else _advance_boundary(state, now, reserve, may_start)
@@ -256,9 +256,9 @@ def _start_open_calls(
     grows with the square of their number.
     """
     started: list[Entry] = []
-    has_limits = _has_parallel_limits(state)
-    for number in state.active_calls:
-        call = state.calls[number - 1]
+    calls = state.active_calls
+    has_limits = _has_parallel_limits(state, calls)
+    for call in calls:
         if started and call.call_kind == "model":
             break  # it depends on the calls in flight, so it is decided on the next state
         if has_limits and is_startable(call) and not _has_room_for(state, call):
@@ -274,11 +274,12 @@ def _start_open_calls(
     return tuple(started)
 
 
-def _has_parallel_limits(state: State) -> bool:
+def _has_parallel_limits(state: State, active_calls: Sequence[CallState]) -> bool:
     """Tell whether the number of tool calls at a time is limited for an open call."""
-    if state.speaker_settings.max_parallel:
-        return True
-    return any(state.calls[number - 1].traits.sequential for number in state.active_calls)
+    for call in active_calls:
+        if call.use.traits.sequential:
+            return True
+    return bool(state.speaker_settings.max_parallel)
 
 
 def _has_room_for(state: State, call: CallState) -> bool:
@@ -304,11 +305,7 @@ def _start_open_call(
     if not is_startable(call) or (call.stage is CallStage.UNKNOWN and _needs_check(call)):
         return ()
     if call.call_kind != "model":
-        return (
-            _start_call(state, call, "step", NO_SPEND)
-            if may_start(state, call.id, "call")
-            else ()
-        )
+        return _start_call(state, call, "step", NO_SPEND) if may_start(call, "call") else ()
     # A person may have given up a child run while the model call was in flight. A new step
     # waits for the end of such a child, so a retry of the model call waits, too. The child is
     # ended only when nothing is in flight: an approved call may have started meanwhile.
@@ -318,8 +315,8 @@ def _start_open_call(
     if orphan is not None:
         if state.in_flight:
             return ()
-        return _start_cleanup(state, orphan, "release", now, may_start)
-    if (call.retry_at or 0) > now or not may_start(state, call.id, "call"):
+        return _start_cleanup(orphan, "release", now, may_start)
+    if (call.retry_at or 0) > now or not may_start(call, "call"):
         return ()
     # A hosted program proposes its model calls. The first attempt begins a step, and custom
     # conditions are evaluated before each step; see `list_effects`.
@@ -403,11 +400,11 @@ def _seal_proposed_calls(state: State, hit: Stop) -> Iterator[Entry]:
 
 
 def _start_cleanup(
-    state: State, call: CallState, action: CleanupAction, now: Micros, may_start: MayStart
+    call: CallState, action: CleanupAction, now: Micros, may_start: MayStart
 ) -> tuple[Entry, ...]:
     """Return the entry that starts an undo or a release; () if it must wait."""
     cleanup = call.get_cleanup(action)
-    if (cleanup.retry_at or 0) > now or not may_start(state, call.id, action):
+    if (cleanup.retry_at or 0) > now or not may_start(call, action):
         return ()
     return (UndoStarted(call=call.id, action=action, attempt=cleanup.attempts + 1),)
 
@@ -424,18 +421,18 @@ def _advance_boundary(
     if waits or state.answer is None:
         orphan = find_orphaned_child(state)
         if orphan is not None:
-            return _start_cleanup(state, orphan, "release", now, may_start)
+            return _start_cleanup(orphan, "release", now, may_start)
     if waits:
         return (RunWaiting(),)
     if state.answer is None:
         if state.run_started.hosted or find_unevaluated_custom(state.stop, state.meter):
             return ()  # see `list_effects`
-        if not may_start(state, make_call_id(state.calls.size + 1), "call"):
+        if not may_start(None, "call"):
             return ()
         return _start_model(state, None, _choose_purpose(state), reserve)
     if (cleanup := find_next_cleanup(state)) is not None:
         call, _ = cleanup  # without a cancel there are only releases
-        return _start_cleanup(state, call, "release", now, may_start)
+        return _start_cleanup(call, "release", now, may_start)
     # A message that is scheduled for later can no longer reach the agent. Return its text.
     late = (MessageClosed(message=p.seq, why="returned", text=p.text) for p in state.pending)
     if state.main_answer is None:
@@ -473,7 +470,7 @@ def _advance_cancelling(state: State, now: Micros, may_start: MayStart) -> tuple
     if cleanup is None:
         return make_cancel_entries(state)
     call, action = cleanup
-    return _start_cleanup(state, call, action, now, may_start)
+    return _start_cleanup(call, action, now, may_start)
 
 
 # ── the work to run ───────────────────────────────────────────────────────────────────────
@@ -517,7 +514,7 @@ def _list_running_effects(state: State) -> Iterator[DriverEffect]:
         return
     if state.open_calls:
         if _may_make_calls(state):
-            calls = (state.calls[number - 1] for number in state.active_calls)
+            calls = state.active_calls
             yield from (CheckCall(call=call.id) for call in calls if _needs_check(call))
         if not state.run_started.hosted:
             return
@@ -538,8 +535,9 @@ def _wants_program(state: State) -> bool:
     """
     if state.answer is not None or state.taken_over_by or find_failure(state) is not None:
         return False
-    rests = not _is_busy(state) and bool(state.open_calls) and not has_unblocked_call(state)
-    return not rests
+    if _is_busy(state) or not state.open_calls:
+        return True
+    return has_unblocked_call(state, state.active_calls)
 
 
 def _list_redirect_aborts(state: State) -> tuple[DriverEffect, ...]:
@@ -611,7 +609,7 @@ def find_retry_time(state: State, now: Micros) -> Micros | None:
         return None
     if state.in_flight and len(state.in_flight) == len(state.open_calls):
         return None  # nothing else is open
-    calls = (state.calls[n - 1] for n in state.active_calls)
+    calls = state.active_calls
     times = [call.retry_at for call in calls if is_startable(call) and call.retry_at]
     if not _is_busy(state) and state.cleanup_calls:
         orphan = find_orphaned_child(state)

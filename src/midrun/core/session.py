@@ -332,7 +332,11 @@ class Session:
         # `decide` refuses an input whose call the journal has closed by now. It may still tell
         # something about an effect, so the shell reports it as late, but only after the append:
         # until then the decision rests on a state that may be outdated.
-        late = [n for n, one in enumerate(ready.inputs) if not _add_input(batch, one)]
+        late: list[int] = []
+        for number, one in enumerate(ready.inputs):
+            if isinstance(batch.add(one), Refused):
+                _close_refused_question(batch, one)
+                late.append(number)
         if self._pending_halt is not None:
             batch.add(self._pending_halt)
         turn = _Turn(
@@ -492,13 +496,10 @@ def _starts_with(records: Sequence[Record], turn: _Turn) -> bool:
     return [record.entry for record in records[: len(entries)]] == entries
 
 
-def _add_input(batch: Batch, driver_input: DriverInput) -> bool:
-    """Add an input to `batch`; False if its call was closed without it."""
-    if not isinstance(batch.add(driver_input), Refused):
-        return True
-    if isinstance(driver_input, AskPerson):
+def _close_refused_question(batch: Batch, refused: DriverInput) -> None:
+    """Close the call that asked a question which `decide` has refused."""
+    if isinstance(refused, AskPerson):
         # The call asked a question and is over, but the run takes no questions any more: it is
         # being cancelled, say. The journal still has the call in flight and waits for its end.
-        stopped = CallAborted(call=driver_input.call)
-        batch.add(CloseCall(epoch=driver_input.epoch, outcome=stopped))
-    return False
+        stopped = CallAborted(call=refused.call)
+        batch.add(CloseCall(epoch=refused.epoch, outcome=stopped))

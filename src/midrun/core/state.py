@@ -322,6 +322,10 @@ class RequestOutcome(Value, kw_only=True):
     since_by: str = ""
 
 
+NOT_STARTED: Final = RunStarted(agent="", task="")
+"""The place of the first entry in the state of an empty journal, whose `seq` is 0."""
+
+
 class State(Value, kw_only=True):
     """A run at one position of its journal."""
 
@@ -332,7 +336,7 @@ class State(Value, kw_only=True):
     worked_micros: int = 0  # microseconds in which a driver held the run
     phase_since: Seq = SEQ_ZERO  # the entry that led into this phase ...
     phase_by: str = ""  # ... and the person who requested it
-    started_entry: RunStarted | None = None
+    run_started: RunStarted = NOT_STARTED  # the first entry of the run
     agent_fingerprint: str = ""  # fingerprint of the agent that drove the run last
 
     epoch: Epoch = Epoch(0)
@@ -410,12 +414,6 @@ class State(Value, kw_only=True):
     file_bytes: int = 0
     has_files: bool = False  # some message may have files, inherited ones included
     artifacts: tuple[Artifact, ...] = ()
-
-    @property
-    def run_started(self) -> RunStarted:
-        """The first entry of the run."""
-        assert self.started_entry is not None, "a journal begins with RunStarted"
-        return self.started_entry
 
     @property
     def speaker_name(self) -> str:
@@ -501,11 +499,14 @@ class State(Value, kw_only=True):
         return replace(self.meter, worked_micros=self.worked_micros)
 
     @property
-    def active_calls(self) -> tuple[int, ...]:
+    def active_calls(self) -> list[CallState]:
         """The open calls that may proceed: after a takeover, only those of the person."""
-        if not self.taken_over_by:
-            return self.open_calls
-        return tuple(n for n in self.open_calls if self.calls[n - 1].requested_by_operator)
+        calls: list[CallState] = []
+        for number in self.open_calls:
+            call = self.calls[number - 1]
+            if not self.taken_over_by or call.requested_by_operator:
+                calls.append(call)
+        return calls
 
     @property
     def pending_redirects(self) -> tuple[PendingText, ...]:

@@ -15,7 +15,7 @@ One call returns the entries of the first of these that is due; the next call fi
 Asks are also opened while other calls are in flight, because they need no boundary.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from midrun.core import journaled_text
 from midrun.core.entries import (
@@ -53,17 +53,18 @@ def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
     # A person has taken over: messages, frames and stop conditions wait for the hand-back.
     # Only the calls that the person requests may need an approval.
     if state.taken_over_by:
-        return _open_needed_asks(state, now)
+        return _open_needed_asks(state, state.active_calls, now)
     # A redirect comes before everything else, because it closes the asks and calls below. It
     # waits until the calls in flight have ended.
     if state.pending and state.pending_redirects:
         return () if state.in_flight else tuple(_apply_redirects(state))
     # Asks do not wait for calls in flight: a person can decide meanwhile.
-    if state.open_calls and (asks := _open_needed_asks(state, now)):
+    calls = state.active_calls if state.open_calls else ()
+    if calls and (asks := _open_needed_asks(state, calls, now)):
         return asks
     # Everything below needs a boundary: nothing in flight, and no call left to start. Calls
     # that wait for a person may be open; a message can be answered meanwhile.
-    if state.in_flight or (state.open_calls and has_unblocked_call(state)):
+    if state.in_flight or (calls and has_unblocked_call(state, calls)):
         return ()
     return _list_entries_between_steps(state, now)
 
@@ -80,10 +81,10 @@ def _list_entries_between_steps(state: State, now: Micros) -> tuple[Entry, ...]:
     return _check_stop_condition(state)
 
 
-def has_unblocked_call(state: State) -> bool:
+def has_unblocked_call(state: State, active_calls: Sequence[CallState]) -> bool:
     """Tell whether an active call can continue without a decision of a person."""
-    for number in state.active_calls:
-        if not state.is_waiting_for_person(state.calls[number - 1]):
+    for call in active_calls:  # noqa: SIM110 - asked in each turn of a run
+        if not state.is_waiting_for_person(call):
             return True
     return False
 
@@ -109,11 +110,12 @@ def close_asks(state: State, reason: AskCloseReason, by: str = "") -> Iterator[A
         yield AskClosed(ask=state.asks[number - 1].id, why=reason, by=by)
 
 
-def _open_needed_asks(state: State, now: Micros) -> tuple[AskOpened, ...]:
+def _open_needed_asks(
+    state: State, active_calls: Sequence[CallState], now: Micros
+) -> tuple[AskOpened, ...]:
     """Open the asks that calls need: approvals, and outcomes that no check can settle."""
     opened: list[AskOpened] = []
-    for number in state.active_calls:
-        call = state.calls[number - 1]
+    for call in active_calls:
         # Most calls need neither an approval nor to be settled.
         if not call.use.traits.approve and call.stage is not CallStage.UNKNOWN:
             continue

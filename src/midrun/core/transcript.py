@@ -96,7 +96,7 @@ class Transcript(Sequence[Turn]):
     def __init__(self, state: State) -> None:
         self._state = state
         self.assistant_turn_count = state.agent_message_count
-        if state.started_entry is not None and state.started_entry.handoffs:
+        if state.run_started.handoffs:
             self.assistant_turn_count = _count_own_turns(state)
 
     def __len__(self) -> int:

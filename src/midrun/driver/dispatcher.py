@@ -437,9 +437,8 @@ class CallDispatcher:
                 return True
         return False
 
-    def may_start(self, state: State, call_id: CallId) -> bool:
+    def may_start(self, call: CallState | None) -> bool:
         """Tell whether a call can be made: a hosted program must wait for it."""
-        call = state.find_call(call_id) if self._program is not None else None
         return self._program is None or call is None or self._program.is_attached(call)
 
     def stop_unwanted_hooks(

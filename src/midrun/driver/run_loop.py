@@ -32,7 +32,7 @@ from midrun.codec.snapshot import is_snapshot_due
 from midrun.core.controls import Halt
 from midrun.core.driver_inputs import TakeLease
 from midrun.core.entries import RunFailed
-from midrun.core.ids import SEQ_ZERO, CallId, Micros, Seq
+from midrun.core.ids import SEQ_ZERO, Micros, Seq
 from midrun.core.run_head import build_head
 from midrun.core.session import (
     AppendBatch,
@@ -55,7 +55,7 @@ from midrun.core.session import (
     WaitForNews,
     WaitForStore,
 )
-from midrun.core.state import State
+from midrun.core.state import CallState, State
 from midrun.core.values import NO_SPEND, Actor, CallPurpose, OperationKind, Spend
 from midrun.driver.context import DriverContext
 from midrun.driver.dispatcher import CallDispatcher
@@ -246,13 +246,11 @@ class RunLoop:
             if self._agent.program is not None:
                 self._dispatcher.update_program(step.effects, state)
 
-    def _may_start_in_program(
-        self, state: State, call: CallId, operation: OperationKind
-    ) -> bool:
+    def _may_start_in_program(self, call: CallState | None, operation: OperationKind) -> bool:
         """Tell whether a call of a hosted program may start: the program must wait for it."""
-        if operation == "call" and not self._dispatcher.may_start(state, call):
+        if operation == "call" and not self._dispatcher.may_start(call):
             return False
-        return self._suspects.may_start(state, call, operation)
+        return self._suspects.may_start(call, operation)
 
     def _compute_reserve(self, state: State, purpose: CallPurpose) -> Spend | RunFailed:
         """Return the spend to reserve for a model call of a run with a cap on spend."""

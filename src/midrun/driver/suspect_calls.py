@@ -19,7 +19,7 @@ from typing import Final
 
 import anyio
 
-from midrun.core.ids import CallId, RunId
+from midrun.core.ids import RunId
 from midrun.core.retries import WORKER_DEATHS_MAX
 from midrun.core.scheduler import CheckCall, DriverEffect
 from midrun.core.state import CallState, State
@@ -83,12 +83,11 @@ class SuspectCalls:
         # The gate was acquired and not released. It may be lost: see `try_acquire`.
         self._has_acquired = False
 
-    def may_start(self, state: State, call: CallId, operation: OperationKind) -> bool:
+    def may_start(self, call: CallState | None, operation: OperationKind) -> bool:
         """Tell whether a call may start; a suspect acquires the gate, or has to wait."""
-        if operation != "call":
+        if call is None or operation != "call":
             return True
-        found = state.find_call(call)
-        if found is None or not found.worker_deaths or not is_suspect(found):
+        if not call.worker_deaths or not is_suspect(call):
             return True
         wait_s = self._gate.try_acquire(self._run, self._wakeup)
         if not wait_s:
@@ -105,7 +104,9 @@ class SuspectCalls:
         if not effects and not self._has_acquired:
             return effects
         checks = (effect for effect in effects if isinstance(effect, CheckCall))
-        held_back = [check for check in checks if not self.may_start(state, check.call, "call")]
+        held_back = [
+            check for check in checks if not self.may_start(state.find_call(check.call), "call")
+        ]
         left = [effect for effect in effects if effect not in held_back]
         # Keep the gate while a suspect, or the check of one, is running. It may also have been
         # acquired in this iteration for a call that was not started after all.

@@ -110,7 +110,10 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     def tries(self, *calls: str, reserve: Spend = NO_SPEND) -> "Scenario":
         """Start these calls, and no other, as far as the run allows it."""
-        return self._advance(lambda _, call, __: call in calls, reserve)
+        new = make_call_id(len(self.state.calls) + 1)  # of a model call that begins a step
+        return self._advance(
+            lambda call, _: (new if call is None else call.id) in calls, reserve
+        )
 
     def starts(self, *calls: str, reserve: Spend = NO_SPEND) -> "Scenario":
         """Start these calls, and no other.
@@ -132,7 +135,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
             AssertionError: it is not the next one in order.
         """
         scenario = self._advance(
-            lambda _, given, operation: (given, operation) == (call, action)
+            lambda given, operation: (
+                given is not None and (given.id, operation) == (call, action)
+            )
         )
         assert scenario.state.cleanup_in_flight == (parse_call_number(call), action)
         return scenario
@@ -152,7 +157,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     def advances(self) -> "Scenario":
         """Append everything that follows from the journal alone, except starts."""
-        return self._advance(lambda _, __, ___: False)
+        return self._advance(lambda _, __: False)
 
     def _advance(self, may_start: MayStart, reserve: Spend = NO_SPEND) -> "Scenario":
         scenario = self

@@ -93,7 +93,7 @@ def _plant_unlimited_frames() -> Replacement:
 
     def unlimited_boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
         spec = replace(state.run_started, frame_depth=99)
-        return original(replace(state, started_entry=spec), now)
+        return original(replace(state, run_started=spec), now)
 
     return replace_attribute(scheduler, "boundary_entries", unlimited_boundary_entries)
 

@@ -284,7 +284,9 @@ CALL_START_MUTANTS = (
         seed=109,
         description="the agent's own calls start while a person has taken over",
         plant=lambda: replace_attribute(
-            State, "active_calls", property(lambda state: state.open_calls)
+            State,
+            "active_calls",
+            property(lambda state: [state.calls[number - 1] for number in state.open_calls]),
         ),
     ),
     Mutant(

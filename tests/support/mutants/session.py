@@ -16,7 +16,6 @@ from midrun.core.session import (
     Step,
     WaitForNews,
 )
-from midrun.core.transitions import Refused
 from tests.support.mutants.replacements import Mutant, replace_attribute
 
 _RECEIVE = Session.receive
@@ -68,10 +67,6 @@ def _lower_known_seq_after_the_read(self: Session, result: Result, now: Micros) 
 
 def _forget_any_halt(self: Session, _: session._Turn) -> None:
     self._pending_halt = None
-
-
-def _keep_question_in_flight(batch: Batch, driver_input: DriverInput) -> bool:
-    return not isinstance(batch.add(driver_input), Refused)
 
 
 def _wait_without_lease(self: Session, ready: Ready, now: Micros) -> Step:
@@ -145,7 +140,7 @@ SESSION_MUTANTS = (
     Mutant(
         name="refused_question_stays_in_flight",
         description="a call whose question is refused stays in flight",
-        plant=lambda: replace_attribute(session, "_add_input", _keep_question_in_flight),
+        plant=lambda: replace_attribute(session, "_close_refused_question", lambda *_: None),
     ),
     Mutant(
         name="rests_while_a_check_runs",

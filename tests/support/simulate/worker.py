@@ -20,7 +20,7 @@ from midrun.core.entries import (
     RunPaused,
     RunWaiting,
 )
-from midrun.core.ids import CallId, Micros
+from midrun.core.ids import Micros
 from midrun.core.retries import WORKER_DEATHS_MAX
 from midrun.core.session import (
     AppendBatch,
@@ -42,7 +42,7 @@ from midrun.core.session import (
     WaitForNews,
     WaitForStore,
 )
-from midrun.core.state import State
+from midrun.core.state import CallState, State
 from midrun.core.values import (
     DRIVABLE_PHASES,
     Actor,
@@ -218,10 +218,9 @@ class RunLoop:
     def _is_wait_over(self) -> bool:
         return self._has_news or (self.wake_at is not None and self.env.now >= self.wake_at)
 
-    def _may_start(self, state: State, call: CallId, operation: OperationKind) -> bool:
+    def _may_start(self, call: CallState | None, operation: OperationKind) -> bool:
         """Hold back a suspect call for a while, as if another run held the gate."""
-        found = state.find_call(call)
-        if operation != "call" or found is None or found.worker_deaths < WORKER_DEATHS_MAX - 1:
+        if operation != "call" or call is None or call.worker_deaths < WORKER_DEATHS_MAX - 1:
             return True
         if self.env.chance(0.7):
             return True

@@ -45,7 +45,7 @@ from midrun.core.session import (
     WaitForNews,
     WaitForStore,
 )
-from midrun.core.state import State
+from midrun.core.state import CallState
 from midrun.core.stops import Custom
 from midrun.core.values import OperationKind, Phase, Reply, RequestedCall
 from midrun.testing.scenario import LEASED_RUN, START_TIME, Scenario, given
@@ -603,8 +603,8 @@ def test_the_calls_of_a_reply_are_decided_together_and_start_in_order() -> None:
     """The worker is asked once for each call, and not again for all after each start."""
     shell, asked = Shell(), []
 
-    def note_call(_: State, call: CallId, __: OperationKind) -> bool:
-        asked.append(call)
+    def note_call(call: CallState | None, _: OperationKind) -> bool:
+        asked.append(None if call is None else call.id)
         return True
 
     shell.session = Session(

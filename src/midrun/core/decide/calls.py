@@ -40,7 +40,7 @@ from midrun.core.ids import Epoch, Micros, Seq, make_call_id, parse_call_number
 from midrun.core.retries import CHECK_DENIALS_MAX
 from midrun.core.state import CallStage, State
 from midrun.core.transcript import CONDENSE_KEEP_MESSAGES
-from midrun.core.transitions import NoChange, Refused, Verdict, accept
+from midrun.core.transitions import Accepted, NoChange, Refused, Verdict, accept
 from midrun.core.values import Reply
 
 
@@ -83,11 +83,12 @@ def close_call(state: State, driver_input: CloseCall, _: Micros) -> Verdict:
         upto = max(state.condensed_count, len(state.messages) - CONDENSE_KEEP_MESSAGES)
         summary = HistoryCondensed(call=call.id, message_count=upto, summary=outcome.reply.text)
         return accept(outcome, summary)
-    if isinstance(outcome, CallDone) and outcome.reply is not None:
-        return accept(_drop_needless_problem(state, outcome, outcome.reply))
-    if isinstance(outcome, CallDone) and outcome.files:
-        return accept(_drop_excess_files(state, outcome))
-    return accept(outcome)
+    if isinstance(outcome, CallDone):
+        if outcome.reply is not None and outcome.reply.invalid_output:
+            outcome = _drop_needless_problem(state, outcome, outcome.reply)
+        if outcome.files:
+            outcome = _drop_excess_files(state, outcome)
+    return Accepted(entries=(outcome,))
 
 
 def _drop_excess_files(state: State, outcome: CallDone) -> CallDone:
@@ -108,7 +109,7 @@ def _drop_needless_problem(state: State, outcome: CallDone, reply: Reply) -> Cal
     answered already, the agent talks to a person.
     """
     is_aside = bool(state.frames) or state.main_answer is not None
-    if not (reply.invalid_output and is_aside) or reply.uses:
+    if not is_aside or reply.uses:
         return outcome
     return replace(outcome, reply=replace(reply, invalid_output=""))
 

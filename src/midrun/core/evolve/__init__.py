@@ -65,7 +65,7 @@ def evolve(state: State, entry: Entry, at: Micros) -> State:
     phase = ENTRY_TABLE[kind].get(state.phase)
     # The table cannot express that `RunStarted` comes first and only once, nor the phase after
     # a halt was lifted.
-    if phase is None or state.started_entry is None or kind in _SPECIAL_ENTRY_TYPES:
+    if phase is None or not state.seq or kind in _SPECIAL_ENTRY_TYPES:
         phase = _find_special_phase(state, kind, seq)
     # Time counts as work only while a worker holds the lease. `LeaseTaken` on a leased run
     # means that the previous worker died: the gap before it is not work either.
@@ -87,7 +87,7 @@ _SPECIAL_ENTRY_TYPES: Final = frozenset({RunStarted, RunLifted})
 
 def _find_special_phase(state: State, entry_type: type[Entry], seq: Seq) -> Phase:
     phase = ENTRY_TABLE[entry_type].get(state.phase)
-    first = state.started_entry is None
+    first = not state.seq
     if phase is None or first != (entry_type is RunStarted):
         where = "an empty journal" if first else f"phase {state.phase}"
         raise JournalCorrupt(state.run, seq, f"{entry_type.__name__} cannot follow {where}")

@@ -210,7 +210,9 @@ def call_done(state: State, entry: CallDone) -> State:
         files=entry.files,
         error=entry.encoding_error,
     )
-    state = _end_attempt(state.with_files(entry.files), call, entry.spent)
+    if entry.files:
+        state = state.with_files(entry.files)
+    state = _end_attempt(state, call, entry.spent)
     if call.use.handoff:
         state = replace(state, pending_handoff=call.id)
     if call.use.tool in state.tool_retries:
@@ -244,7 +246,7 @@ def _add_reply(state: State, call: CallState, reply: Reply) -> State:
         role="assistant",
         text=text,
         thinking=reply.thinking,
-        calls=tuple([make_call_id(first + n) for n in range(len(reply.uses))]),
+        calls=tuple(map(make_call_id, range(first, first + len(reply.uses)))),
         opaque=reply.opaque,
         agent=call.agent,
     )

@@ -20,9 +20,7 @@ from midrun.core.values import Message, Phase
 def run_started(state: State, entry: RunStarted) -> State:
     """Set up the run: task, plan, stop condition, and the history of its thread."""
     task = Message(role="user", text=entry.task, by=entry.by, kind="task", files=entry.files)
-    state = replace(
-        state, started_entry=entry, stop=entry.stop, plan=entry.plan, goal=entry.task
-    )
+    state = replace(state, run_started=entry, stop=entry.stop, plan=entry.plan, goal=entry.task)
     state = replace(
         state,
         speaker=find_speaker(entry, entry.speaker),
@@ -65,8 +63,7 @@ def lease_taken(state: State, entry: LeaseTaken) -> State:
     was due may have killed the worker.
     """
     if state.is_leased and state.phase is Phase.RUNNING:
-        for number in state.active_calls:
-            call = state.calls[number - 1]
+        for call in state.active_calls:
             if call.needs_settling and call.traits.check:
                 state = state.with_call(replace(call, worker_deaths=call.worker_deaths + 1))
         # Nor is the program of a hosted agent a call: between its calls, its code may be fatal.
