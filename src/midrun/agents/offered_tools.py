@@ -55,6 +55,8 @@ class OfferedTools:
             if each.when is not None
         }
         self._deferred = frozenset(each.name for each in deferred) - {SEARCH_NAME}
+        # Whether all tools are offered in every model call.
+        self.are_fixed: Final = not (self._conditions or self._deferred)
         self.takes_call: Final = any(c.takes_call for c in self._conditions.values())
 
     async def find_refused(self, call: Call | None) -> frozenset[str]:

@@ -41,17 +41,15 @@ class LiveTranscript:
     delta must replace the old text.
     """
 
-    __slots__ = ("_first_deltas", "_stale_kinds", "_texts")
+    __slots__ = ("_first_deltas", "_stale_kinds", "_texts", "is_empty")
 
     def __init__(self, *, is_retry: bool = False) -> None:
+        self.is_empty = True
         self._stale_kinds = set(STREAMED_KINDS) if is_retry else set()
         self._first_deltas: dict[
             str, Delta
         ] = {}  # by kind: the delta with which its text began
         self._texts: dict[str, list[str]] = {}  # by kind: all pieces since then
-
-    def __bool__(self) -> bool:
-        return bool(self._first_deltas)
 
     @property
     def is_not_responding(self) -> bool:
@@ -60,6 +58,7 @@ class LiveTranscript:
 
     def add(self, delta: Delta) -> None:
         """Add the newest delta."""
+        self.is_empty = False
         # Arguments of another tool begin a new text: the model has gone on to its next call.
         begun = self._first_deltas.get(delta.kind)
         goes_on = (

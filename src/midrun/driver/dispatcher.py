@@ -167,6 +167,7 @@ class CallDispatcher:
         self._program = (
             ProgramRunner(context, agent, run, self._submit, wakeup) if agent.program else None
         )
+        self._hide_secrets = partial(context.secret_registry.redact_all_known, run)  # in logs
         self._last_plan: tuple[int, tuple[PlanItem, ...]] = (-1, ())  # see `_set_plan`
         self._is_leaving = False  # the worker gives the run back
         self._is_closed = False
@@ -212,9 +213,7 @@ class CallDispatcher:
                 run=self._run_id,
                 call=in_flight.call.id,
                 agent=self._agent.name,
-                hide_secrets=self._context.secret_registry.get_run(
-                    self._run_id
-                ).redact_all_known,
+                hide_secrets=self._hide_secrets,
             )
         )
         # The last check before the call is made. Without a live lease it is not made: the next
@@ -242,7 +241,8 @@ class CallDispatcher:
             # is done the call stays in `_in_flight`: for the run loop it is still running.
             secrets = self._context.secret_registry
             driver_input = await redact_struct(secrets, self._run_id, driver_input)
-            if self._program is None:  # a hosted program proposes its calls one by one
+            # A hosted program proposes its calls one by one, without a reply that has them.
+            if in_flight.call.call_kind == "model" and self._program is None:
                 owner = self._find_owner(in_flight.call)
                 driver_input = add_reply_titles(secrets, self._run_id, owner, driver_input)
             driver_input = await sanitize_input(driver_input)
@@ -637,7 +637,11 @@ class CallDispatcher:
 
     def collect_files(self) -> dict[str, bytes]:
         """Return the bodies of all files that the pending inputs name, by hash."""
-        return {key: body for p in self.pending_inputs for key, body in p.files.items()}
+        bodies: dict[str, bytes] = {}
+        for pending in self.pending_inputs:
+            if pending.files:
+                bodies.update(pending.files)
+        return bodies
 
     def settle_inputs(self, count: int, late: AbstractSet[int]) -> None:
         """Remove the `count` oldest inputs: they are recorded, or `late` has their position."""

@@ -86,7 +86,11 @@ def may_result_from_stop(end: FunctionEnd) -> bool:
     return isinstance(end, Raised) and end.kind != OUTCOME_UNKNOWN_NAME and not end.not_found
 
 
-BindFunction: TypeAlias = Callable[[object], Callable[[], object]]
+BoundFunction: TypeAlias = Callable[[], object]
+"""A function with all its arguments. The name saves making the type for each call of a tool:
+Python evaluates the annotations of an inner function whenever it defines the function."""
+
+BindFunction: TypeAlias = Callable[[object], BoundFunction]
 """Takes the opened context of the call, and returns the function with all its arguments."""
 
 
@@ -146,14 +150,14 @@ class FunctionExecution:
 
     def run_tool(self, arguments: dict[str, object]) -> Awaitable[FunctionEnd]:
         """Run the tool's own function with `arguments`."""
-        tool = self._tool
+        tool, takes_call = self._tool, self._tool.takes_call
         # A tool of an MCP server or of a framework has only a schema: it gets a `Call`, but
         # never the context. A framework opens that itself.
-        if not tool.takes_call or isinstance(tool.arguments, SchemaArguments):
+        if not takes_call or isinstance(tool.arguments, SchemaArguments):
             self._context_source = None
 
-        def bind(opened: object) -> Callable[[], object]:
-            call_args = (self._make_call(tool.fn, opened),) if tool.takes_call else ()
+        def bind(opened: object) -> BoundFunction:
+            call_args = (self._make_call(tool.fn, opened),) if takes_call else ()
             return partial(tool.fn, *call_args, **arguments)
 
         return self._run_function(tool, bind, "tool", self._in_flight.call.use.args)

@@ -233,10 +233,11 @@ class LiveOutput:
         run = delta.run
         transcript = self._local_transcripts.get(run, {}).get(delta.call)
         if transcript is not None:
-            if self._relay is not None and not transcript:
+            if self._relay is not None and transcript.is_empty:
                 self._wakeup.set()  # `_send_to_relay` now has to look for new listeners
             transcript.add(delta)
-        if not self.is_watched(run):
+        # As `is_watched`, without the call: most deltas have no watcher.
+        if run not in self._watchers and not (self._relay and self._relay.listeners(run)):
             return
         to_send = delta if transcript is None else transcript.get_delta_to_send(delta)
         shown = to_send if self._redactor is None else self._redactor.redact_delta(to_send)
@@ -352,7 +353,9 @@ class LiveOutput:
             # not take is tried again after the gap; and while a call has output, a process may
             # begin to listen and needs the transcript.
             runs = [
-                run for run, calls in self._local_transcripts.items() if any(calls.values())
+                run
+                for run, calls in self._local_transcripts.items()
+                if not all(transcript.is_empty for transcript in calls.values())
             ]
             await self._wakeup.wait(
                 SEND_GAP_S if self._outboxes else NEW_LISTENER_POLL_S if runs else None

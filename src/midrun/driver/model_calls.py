@@ -53,6 +53,8 @@ All calls of a reply are planned, journaled and started in one go. A reply with 
 them, from a provider that repeats itself, would block every other run of this process.
 """
 
+NO_NAMES: Final[frozenset[str]] = frozenset()
+
 TOO_MANY_CALLS: Final = (
     f"one reply may ask for {REPLY_MAX_CALLS} calls; ask again for what is still needed"
 )
@@ -64,23 +66,25 @@ def build_prompt(
     *,
     condense: bool = False,
     instructions: str | None = None,
-    hidden_tools: frozenset[str] = frozenset(),
+    hidden_tools: frozenset[str] = NO_NAMES,
 ) -> Prompt:
     """Return the prompt for a model call in `state`; `condense` asks for a summary.
 
     Without `instructions` it is only good for an estimate of the cost.
     """
-    tools = agent.specs
+    tools, started = agent.specs, state.run_started
     # A summary has all: providers refuse a history with calls of undeclared tools.
     if hidden_tools and not condense:
         tools = tuple(spec for spec in tools if spec.name not in hidden_tools)
+    if started.client_tools:
+        tools = (*tools, *(tool.spec for tool in agent.list_client_tools(started)))
     return Prompt(
         instructions=agent.estimate_instructions() if instructions is None else instructions,
         transcript=Transcript(state),
-        tools=(*tools, *(tool.spec for tool in agent.list_client_tools(state.run_started))),
+        tools=tools,
         runtime_request=CONDENSE_PROMPT if condense else "",
         run_id=state.run,
-        settings=agent.model_settings.merge(state.run_started.model_settings),
+        settings=agent.model_settings.merge(started.model_settings),
         provider_tools=() if condense else agent.provider_tools,
         has_fixed_instructions=isinstance(agent.instructions, str),
     )
@@ -129,10 +133,15 @@ async def call_model(
             model_count = len(models)
             model = models[choose_model(call.model_failures, model_count) or 0]
             name = model.name
-            work = partial(_call_agent_model, agent, model, reply_stream)
+            # Without a `Call` there is no context to open, and one coroutine less to wake up.
+            if agent.model_calls_need_context:
+                work = partial(_call_agent_model, agent, model, reply_stream)
+            else:
+                work = partial(_read_checked_reply, agent, model, reply_stream, None)
             fallback = "" if model is models[0] else name
         else:
-            name, work = "of the program", partial(reply_stream.read, open_stream)
+            name = "of the program"
+            work = partial(reply_stream.read_pieces, open_stream, is_checked_later=False)
         label = f"model {name} (call {call.id} of run {state.run})"
         await UserCode(context.user_tasks, label, agent.grace).run(work, in_flight)
     except CodeStopped:
@@ -182,18 +191,14 @@ class _ReplyStream:
         self.state = state
         self.partial_reply = partial_reply
 
-    async def read(self, open_stream: OpenModelStream) -> None:
-        """Read the stream to its end; the reply is complete with its last item.
-
-        The reply counts although the stream is still open: if a stop ends the call then, the
-        reply is kept.
-        """
-        await self.read_pieces(open_stream, is_checked_later=False)
-
     async def read_pieces(
-        self, open_stream: OpenModelStream, *, is_checked_later: bool = True
+        self, open_stream: OpenModelStream, *, is_checked_later: bool
     ) -> Finished | None:
-        """Read the stream to its end; return its last item, not yet kept as the reply."""
+        """Read the stream to its end, and return its last item.
+
+        With `is_checked_later` that is not yet kept as the reply. Otherwise the reply counts
+        although the stream is still open: if a stop ends the call then, the reply is kept.
+        """
         live, run, call = self.context.live_output, self.state.run, self.in_flight.call.id
         prefix, kept = self.state.reply_prefix, self.partial_reply
         finished: Finished | None = None
@@ -219,7 +224,7 @@ class _ReplyStream:
 
 
 async def _call_agent_model(agent: Agent, model: Model, reply_stream: _ReplyStream) -> None:
-    """Call a model of the agent: make its instructions, read its reply, check its output.
+    """Call a model of an agent that has functions with a `Call`, with its context open.
 
     A reply with an output is complete when that is checked. If the call is stopped before that,
     its text is kept as that of an interrupted reply.
@@ -247,30 +252,38 @@ async def _read_checked_reply(
     """Make the instructions, read the reply, and check its output if one is declared."""
     in_flight = reply_stream.in_flight
     is_summary = in_flight.call.purpose == "condense"
-    text = await agent.make_instructions(call)
-    offered = agent.offered_tools
-    refused = await offered.find_refused(call)
+    text = agent.instructions
+    if not isinstance(text, str):
+        text = await agent.make_instructions(call)
+    offered, refused, hidden = agent.offered_tools, NO_NAMES, NO_NAMES
+    if not offered.are_fixed:
+        refused = await offered.find_refused(call)
+        hidden = refused | offered.find_unfound(Transcript(reply_stream.state))
     prompt = build_prompt(
         agent,
         reply_stream.state,
         condense=is_summary,
         instructions=text,
-        hidden_tools=refused | offered.find_unfound(Transcript(reply_stream.state)),
+        hidden_tools=hidden,
     )
     # Only these are refused in the reply. A tool that was merely not found yet
     # (`find_unfound`) may be called by a model that knows its name from before.
     reply_stream.partial_reply.refused_tools = refused
-    try:
-        files = await _load_files(reply_stream.context, reply_stream.state)
-    except StoreError as error:
-        detail = f"the files of the prompt cannot be read: {error}"
-        raise ModelFailed(model.name, "store_failed", detail, transient=True) from error
+    files: dict[str, bytes] = {}
+    if reply_stream.state.has_files:
+        try:
+            files = await _load_files(reply_stream.context, reply_stream.state)
+        except StoreError as error:
+            detail = f"the files of the prompt cannot be read: {error}"
+            raise ModelFailed(model.name, "store_failed", detail, transient=True) from error
     attempt_id = f"{in_flight.call.id}.{in_flight.attempt}"
     prompt = replace(prompt, attempt_id=attempt_id, files=files)
     if agent.output is None or is_summary:
-        await reply_stream.read(partial(model.stream, prompt))
+        await reply_stream.read_pieces(partial(model.stream, prompt), is_checked_later=False)
         return
-    finished = await reply_stream.read_pieces(partial(model.stream, prompt))
+    finished = await reply_stream.read_pieces(
+        partial(model.stream, prompt), is_checked_later=True
+    )
     if finished is not None:
         reply = await agent.output.settle(finished.reply, call)
         reply_stream.partial_reply.finished = replace(finished, reply=reply)
@@ -282,8 +295,6 @@ async def _load_files(context: DriverContext, state: State) -> dict[str, bytes]:
     Each step sends all of them again, so they are cached. The key has the run: the store checks
     whether a run may read a file, and the cache must not answer for another run.
     """
-    if not state.has_files:
-        return {}
     refs = [file for turn in Transcript(state) for file in turn.files]
     refs += [file for turn in Transcript(state) for made in turn.uses for file in made.files]
     bodies: dict[str, bytes] = {}
@@ -301,11 +312,8 @@ async def _load_files(context: DriverContext, state: State) -> dict[str, bytes]:
 
 
 @asynccontextmanager
-async def _open_call(agent: Agent, reply_stream: _ReplyStream) -> AsyncIterator[Call | None]:
-    """Yield the model call as a `Call` with its context; None if no function takes it."""
-    if not agent.model_calls_need_context:
-        yield None
-        return
+async def _open_call(agent: Agent, reply_stream: _ReplyStream) -> AsyncIterator[Call]:
+    """Yield the model call as a `Call`, with its context."""
     in_flight, state = reply_stream.in_flight, reply_stream.state
     live = reply_stream.context.live_output
     run, call_id = state.run, in_flight.call.id
@@ -405,25 +413,22 @@ def _complete_uses(
     The first call beyond the limit is kept as refused, so that the model is told about it. So
     is every handoff after the first one, and every call of a tool that was not offered.
     """
-    started = state.run_started
-    uses = tuple(
-        agent.complete_use(
-            replace(use, refused=f"the tool {use.tool} is not available now")
-            if use.tool in refused_tools
-            else use,
-            agent.find_client_tool(started, use.tool),
-        )
-        for use in reply.uses[:REPLY_MAX_CALLS]
-    )
-    handoffs = [use for use in uses if use.handoff and not use.refused]
-    if handoffs[1:]:
-        uses = tuple(
-            replace(use, refused=f"not made: {handoffs[0].handoff} continues")
-            if use.handoff and use is not handoffs[0] and not use.refused
-            else use
-            for use in uses
-        )
+    started, next_agent = state.run_started, ""
+    uses: list[RequestedCall] = []
+    for requested in reply.uses[:REPLY_MAX_CALLS]:
+        use = requested
+        if use.tool in refused_tools:
+            use = replace(use, refused=f"the tool {use.tool} is not available now")
+        client_tool = None
+        if started.client_tools:
+            client_tool = agent.find_client_tool(started, use.tool)
+        use = agent.complete_use(use, client_tool)
+        if use.handoff and not use.refused:
+            if next_agent:
+                use = replace(use, refused=f"not made: {next_agent} continues")
+            next_agent = next_agent or use.handoff
+        uses.append(use)
     if dropped := reply.uses[REPLY_MAX_CALLS:]:
         problem = f"not made, nor were {len(dropped) - 1} more that followed: {TOO_MANY_CALLS}"
-        uses = (*uses, RequestedCall(tool=dropped[0].tool, refused=problem))
-    return replace(reply, uses=uses) if uses else reply
+        uses.append(RequestedCall(tool=dropped[0].tool, refused=problem))
+    return replace(reply, uses=tuple(uses)) if uses else reply

@@ -107,6 +107,10 @@ class SecretRegistry:
             self._runs.put(run, found)
         return found
 
+    def redact_all_known(self, run: RunId, text: str) -> str:
+        """Replace all known secrets of `run` in `text`, in one go."""
+        return self.get_run(run).redact_all_known(text)
+
     def restore_call(self, run: RunId, call: CallState) -> CallState:
         """Return `call` with its secrets in arguments, progress, result and answer.
 
@@ -617,10 +621,16 @@ def add_reply_titles(
     """Return a redacted input with titles on the calls that its reply requests, if any."""
     match driver_input:
         case CloseCall(outcome=CallDone(reply=Reply(uses=(_, *_) as uses) as reply) as done):
-            titled = tuple(add_title(secret_registry, run, agent, use) for use in uses)
+            titled: list[RequestedCall] = []
+            for use in uses:
+                tool = agent.find_tool(use.tool)
+                has_title = use.title or (tool is not None and tool.title is not None)
+                titled.append(
+                    add_title(secret_registry, run, agent, use, tool) if has_title else use
+                )
             if all(map(is_, titled, uses)):
                 return driver_input
-            outcome = replace(done, reply=replace(reply, uses=titled))
+            outcome = replace(done, reply=replace(reply, uses=tuple(titled)))
             return replace(driver_input, outcome=outcome)
         case _:
             return driver_input

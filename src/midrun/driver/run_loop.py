@@ -22,6 +22,7 @@ its own.
    returns `RunCancelled`. That entry ends the lease as well, and the loop returns.
 """
 
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final, assert_never
 
@@ -34,6 +35,7 @@ from midrun.core.driver_inputs import TakeLease
 from midrun.core.entries import RunFailed
 from midrun.core.ids import SEQ_ZERO, Micros, Seq
 from midrun.core.run_head import build_head
+from midrun.core.scheduler import DriverEffect
 from midrun.core.session import (
     AppendBatch,
     Appended,
@@ -240,9 +242,10 @@ class RunLoop:
                 self._dispatcher.stop_unwanted_hooks(
                     step.effects, state, is_leaving=step.is_leaving
                 )
-            self._dispatcher.apply(
-                self._suspects.drop_waiting_checks(step.effects, state), state
-            )
+            effects: Sequence[DriverEffect] = step.effects
+            if effects or self._suspects.has_acquired:
+                effects = self._suspects.drop_waiting_checks(effects, state)
+            self._dispatcher.apply(effects, state)
             if self._agent.program is not None:
                 self._dispatcher.update_program(step.effects, state)
 

@@ -72,7 +72,8 @@ class SuspectCalls:
 
     In each iteration the run loop resets `wait_s`, `advance` asks `may_start` for every call
     that is due, and `drop_waiting_checks` filters the effects that are left. `wait_s` is the
-    time until the gate can be tried again; None if nothing waits for it.
+    time until the gate can be tried again; None if nothing waits for it. `has_acquired` says
+    that the gate was acquired and not released. It may be lost: see `try_acquire`.
     """
 
     def __init__(self, gate: SuspectCallGate, run: RunId, wakeup: Wakeup) -> None:
@@ -80,8 +81,7 @@ class SuspectCalls:
         self._gate = gate
         self._run = run
         self._wakeup = wakeup
-        # The gate was acquired and not released. It may be lost: see `try_acquire`.
-        self._has_acquired = False
+        self.has_acquired = False
 
     def may_start(self, call: CallState | None, operation: OperationKind) -> bool:
         """Tell whether a call may start; a suspect acquires the gate, or has to wait."""
@@ -91,7 +91,7 @@ class SuspectCalls:
             return True
         wait_s = self._gate.try_acquire(self._run, self._wakeup)
         if not wait_s:
-            self._has_acquired = True
+            self.has_acquired = True
             return True
         self.wait_s = wait_s
         return False
@@ -100,9 +100,6 @@ class SuspectCalls:
         self, effects: Sequence[DriverEffect], state: State
     ) -> Sequence[DriverEffect]:
         """Return `effects` without the checks that must wait; release the gate if unused."""
-        # The usual case: there are no effects, and no suspect is or was running.
-        if not effects and not self._has_acquired:
-            return effects
         checks = (effect for effect in effects if isinstance(effect, CheckCall))
         held_back = [
             check for check in checks if not self.may_start(state.find_call(check.call), "call")
@@ -122,5 +119,5 @@ class SuspectCalls:
 
     def release_gate(self) -> None:
         """Release the gate if this run holds it."""
-        self._has_acquired = False
+        self.has_acquired = False
         self._gate.release(self._run)

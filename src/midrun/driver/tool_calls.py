@@ -99,8 +99,10 @@ async def call_tool(
     except BadArguments as error:  # an approver edited them, or the tool changed
         failed = CallFailed(call=call.id, error=str(error), code="bad_arguments")
         return CloseCall(epoch=epoch, outcome=failed)
-    hooks = _AgentHooks(context, agent, tool, in_flight, state)
-    if (refusal := await hooks.run_before()) is not None:
+    has_hooks = agent.before_tool is not None or agent.after_tool is not None
+    hooks = _AgentHooks(context, agent, tool, in_flight, state) if has_hooks else None
+    refusal = None if hooks is None else await hooks.run_before()
+    if refusal is not None:
         return CloseCall(epoch=epoch, outcome=refusal)
     execution = FunctionExecution(context, agent, tool, in_flight, state)
     if tool.timeout is not None:
@@ -108,7 +110,8 @@ async def call_tool(
         overdue = _make_unstopped_outcome(call, tool)
         in_flight.overdue_input = CloseCall(epoch=epoch, outcome=overdue)
         execution.timeout_s = tool.timeout.total_seconds()
-    end = await hooks.run_after(await execution.run_tool(arguments))
+    end = await execution.run_tool(arguments)
+    end = end if hooks is None else await hooks.run_after(end)
     # A pause does not withdraw a question: the run pauses with the question open. Under every
     # other stop the call is aborted instead.
     if isinstance(end, QuestionAsked) and in_flight.stop_reason in {"", "paused"}:
@@ -117,7 +120,11 @@ async def call_tool(
         return CloseCall(epoch=epoch, outcome=_make_timeout_outcome(call, tool))
     outcome = _make_outcome(call, in_flight, end)
     if isinstance(outcome, CallDone):
-        outcome = await _add_files(context, in_flight, state, end, outcome)
+        assert isinstance(end, Returned)
+        has_files = bool(end.files or tool.artifact)
+        outcome = (
+            await _add_files(context, in_flight, state, end, outcome) if has_files else outcome
+        )
     # A framework counts the retries of its own tools.
     elif isinstance(end, Raised) and not agent.framework:
         outcome = _mark_retry(outcome, end)
@@ -237,11 +244,10 @@ async def _add_files(
     context: DriverContext,
     in_flight: InFlightCall,
     state: State,
-    end: FunctionEnd,
+    end: Returned,
     done: CallDone,
 ) -> CallDone:
     """Add the files that a tool returned to its outcome, and to its artifacts if declared."""
-    assert isinstance(end, Returned)
     tool, secrets = in_flight.tool, context.secret_registry
     try:
         files = [sent.to_file() for sent in end.files]

@@ -5,6 +5,7 @@ assistant turns in it), so a script continues at the right place after a pause, 
 on another machine. An interrupted turn counts as played.
 """
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -128,7 +129,7 @@ class _TurnStream(
 
     async def __aenter__(self) -> AsyncIterator[Piece | Finished]:
         self._turn = self._find_turn()
-        await checkpoint()
+        await asyncio.sleep(0)  # a real model lets the event loop run, too
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -171,13 +172,18 @@ def _make_turn(line: Line) -> _PlayedTurn:
     """Split a line into pieces, followed by the complete reply."""
     pieces: list[Piece] = []
     uses: list[Wanted] = []
+    texts: list[str] = []
+    thoughts: list[str] = []
     for item in [line] if isinstance(line, str | Use) else _require_list(line):
         match item:
             case Thinking():
                 words = WORD_PATTERN.findall(item)
+                thoughts += words
                 pieces += [Piece(kind="thinking", text=word) for word in words]
             case str():
-                pieces += [Piece(kind="text", text=word) for word in WORD_PATTERN.findall(item)]
+                words = WORD_PATTERN.findall(item)
+                texts += words
+                pieces += [Piece(kind="text", text=word) for word in words]
             case Use(tool=tool, args=args):
                 plain = normalize_json(args)
                 text = msgspec.json.encode(plain).decode()
@@ -185,11 +191,7 @@ def _make_turn(line: Line) -> _PlayedTurn:
                 uses.append(Wanted(tool=tool, args=plain))
             case other:
                 raise TypeError(f"a turn is made of text and Use(...), not {other!r}")
-    text, thinking = (
-        "".join(piece.text for piece in pieces if piece.kind == kind)
-        for kind in ("text", "thinking")
-    )
-    reply = Reply(text=text, thinking=thinking, uses=tuple(uses))
+    reply = Reply(text="".join(texts), thinking="".join(thoughts), uses=tuple(uses))
     return (*pieces, Finished(reply=reply, spent=Spend(tokens=len(pieces))))
 
 
