@@ -9,7 +9,7 @@ decides by the same ones. Files of a history were counted in the run that they c
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -49,6 +49,14 @@ def iter_file_refs(entry: Entry) -> Iterator[FileRef]:
             yield entry.file
         case _:
             return
+
+
+def may_name_files(entries: Iterable[Entry]) -> bool:
+    """Tell whether `iter_file_refs` may yield a file for one of `entries`; False is certain."""
+    for entry in entries:
+        if getattr(entry, "files", ()) or isinstance(entry, RunStarted | ArtifactShown):
+            return True
+    return False
 
 
 def iter_message_files(message: Message) -> Iterator[FileRef]:

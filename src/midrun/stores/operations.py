@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from midrun.codec.hash_chain import HashChain
 from midrun.codec.strict_json import DEFAULT_LIMITS, JsonLimits
 from midrun.core.entries import Entry, RunImported
+from midrun.core.files import may_name_files
 from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import TERMINAL_PHASES
@@ -344,11 +345,16 @@ class JournalStore(ABC):
             stored_head=stored_head,
             starts=starts or validation.has_starts(entries),
             is_large=is_large or bool(files),
-            files=await self._collect_files(entries, files),
+            # Nearly all appends of a worker name no file.
+            files=await self._collect_files(entries, files)
+            if files or may_name_files(entries)
+            else NO_FILES,
             after=after,
             lease=lease,
             at=at,
-            search_words=self._collect_last_words(entries, head),
+            search_words=collect_words(entries, has_texts=not self.cipher)
+            if head is not None and head.phase in TERMINAL_PHASES
+            else "",
         )
         return await self._write_measured(operation)
 
@@ -380,7 +386,9 @@ class JournalStore(ABC):
             epoch=epoch,
             limits=validation.select_valid_limits(head, limits),
             at=at,
-            search_words=self._collect_last_words(entries, head),
+            search_words=collect_words(entries, has_texts=not self.cipher)
+            if head.phase in TERMINAL_PHASES
+            else "",
         )
         appended = await self._write_measured(operation)
         return Lease(run=run, holder=holder, epoch=epoch), appended
@@ -393,12 +401,6 @@ class JournalStore(ABC):
             return collect_files(entries, None)
         named = await anyio.to_thread.run_sync(collect_files, entries, files)
         return await anyio.to_thread.run_sync(encrypt_files, self.cipher, named)
-
-    def _collect_last_words(self, entries: Sequence[Entry], head: Head | None) -> str:
-        """Return the words that the end of a run adds to the index; "" for other appends."""
-        if head is None or head.phase not in TERMINAL_PHASES:
-            return ""
-        return collect_words(entries, has_texts=not self.cipher)
 
     async def _encode_bodies(
         self,

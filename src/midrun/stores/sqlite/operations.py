@@ -85,9 +85,12 @@ class WriteJournal(Struct, frozen=True, gc=False):
                 taken.limits,
                 lambda scope: rows.count_held(scope, taken.run, now),
             )
-        rows.check_files(operation.run, operation.files)
+        has_files = bool(operation.files.hashes)
+        if has_files:
+            rows.check_files(operation.run, operation.files)
         rows.write_change(current, change)
-        rows.write_files(operation.run, operation.files)
+        if has_files:
+            rows.write_files(operation.run, operation.files)
         if operation.search_words:
             rows.add_words(operation.run, operation.search_words, is_new=current is None)
         return change.appended

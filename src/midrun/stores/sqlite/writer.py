@@ -295,7 +295,9 @@ class SqliteWriter:
             # `BEGIN IMMEDIATE` takes the write lock first. So everything that the requests read
             # stays true until the commit.
             rows.begin()
-            outcomes = [request.run_operation(rows) for request in group]
+            outcomes: list[object] = []
+            for request in group:
+                outcomes.append(request.run_operation(rows))  # noqa: PERF401 - groups are short
             # Before the commit, not after it: entries committed to a file that lost its name
             # would be acknowledged and then be gone with this process.
             self._file_identity.check_unchanged()
@@ -315,7 +317,9 @@ class SqliteWriter:
             request.outcome = outcome
         # Only inline commits are measured. One in the thread does not block the event loop.
         if not wait:
-            self._plan_detour(self._timer() - started)
+            commit_s = self._timer() - started
+            if self._slow_s or commit_s > INLINE_COMMIT_MAX_S:
+                self._plan_detour(commit_s)
         self._watchers.notify(rows.changes, delayed=True)
         self._commit_count += 1
         if self._commit_count % COMMITS_PER_PAGE_COUNT == 0:
