@@ -318,7 +318,7 @@ class Agent:
         args = {} if args is None else args
         # The model of a hosted agent is not told of `why`; its tool may have an argument `why`.
         why, args = ("", args) if self.framework else split_why(args)
-        tool = tool or self.find_tool(use.tool)
+        tool = tool or self.tools.get(use.tool)
         return self._complete_traits(replace(use, args=args, why=why or use.why), tool)
 
     def _complete_traits(self, use: RequestedCall, tool: Tool | None) -> RequestedCall:
@@ -328,7 +328,7 @@ class Agent:
             text = f"there is no tool {safe_repr(use.tool, 80)}; the tools are: {names}"
             return replace(use, refused=text)
         try:
-            tool.parse(use.args)
+            tool.arguments.parse(use.args)
         except BadArguments as problem:
             return replace(use, refused=f"the arguments do not fit: {problem}")
         assert isinstance(use.args, dict)  # `parse` accepted it

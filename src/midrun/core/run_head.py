@@ -51,7 +51,10 @@ def build_head(state: State) -> Head:
         owner=spec.by,
         tenant=spec.tenant,
         team=spec.team,
-        attention=find_attention_reason(state),
+        # Nothing of it applies to a run that works and has no open ask.
+        attention=find_attention_reason(state)
+        if state.open_asks or state.residue or state.phase is not Phase.RUNNING
+        else "",
         asks=len(state.open_asks),
         addressees=_list_addressees(state) if state.open_asks else (),
         step=state.meter.steps,

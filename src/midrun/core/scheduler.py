@@ -20,7 +20,7 @@ Nothing follows in any other phase. `find_wake_time` returns the time of a run's
 `find_retry_time` the time at which a failed attempt may be repeated.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, Literal, TypeAlias, assert_never, dataclass_transform
 
 from msgspec import Struct, field
@@ -191,7 +191,7 @@ def advance(
     if is_running and state.in_flight and len(state.in_flight) == len(state.open_calls):
         return ()
     now = Micros(max(now, state.at))  # the times in a journal never decrease
-    is_busy = hooks_running or _is_busy(state)
+    is_busy = bool(hooks_running or state.in_flight or state.cleanup_in_flight)
     match state.phase:
         case Phase.RUNNING:
             return _advance_running(state, now, reserve, may_start, is_busy=is_busy)
@@ -230,7 +230,7 @@ def _advance_running(
     if entries := boundary_entries(state, now):
         return entries
     if state.open_calls:
-        if _may_make_calls(state) and (
+        if (not state.pending or _may_make_calls(state)) and (
             entries := _start_open_calls(state, now, reserve, may_start)
         ):
             return entries
@@ -243,7 +243,7 @@ def _advance_running(
 def _may_make_calls(state: State) -> bool:
     # A redirect seals the open calls, so none of them is started before it is applied. The
     # person who has taken over makes calls of their own; redirects wait for the hand-back.
-    return not state.pending or bool(state.taken_over_by) or not state.pending_redirects
+    return bool(state.taken_over_by) or not state.pending_redirects
 
 
 def _start_open_calls(
@@ -257,7 +257,10 @@ def _start_open_calls(
     """
     started: list[Entry] = []
     calls = state.active_calls
-    has_limits = _has_parallel_limits(state, calls)
+    speaker = state.run_started if state.speaker is None else state.speaker
+    has_limits = bool(speaker.max_parallel)
+    for call in calls:
+        has_limits = has_limits or call.use.traits.sequential
     for call in calls:
         if started and call.call_kind == "model":
             break  # it depends on the calls in flight, so it is decided on the next state
@@ -272,14 +275,6 @@ def _start_open_calls(
         seen = Seq(state.seq + len(started))
         started.append(replace(entries[0], seen=seen) if started else entries[0])
     return tuple(started)
-
-
-def _has_parallel_limits(state: State, active_calls: Sequence[CallState]) -> bool:
-    """Tell whether the number of tool calls at a time is limited for an open call."""
-    for call in active_calls:
-        if call.use.traits.sequential:
-            return True
-    return bool(state.speaker_settings.max_parallel)
 
 
 def _has_room_for(state: State, call: CallState) -> bool:
@@ -302,7 +297,8 @@ def _start_open_call(
     state: State, call: CallState, now: Micros, reserve: Reserve, may_start: MayStart
 ) -> tuple[Entry, ...]:
     """Return the entries that start an open call; () if it cannot start now."""
-    if not is_startable(call) or (call.stage is CallStage.UNKNOWN and _needs_check(call)):
+    # A call in stage PROPOSED can start; only others are looked at in detail.
+    if call.stage is not CallStage.PROPOSED and (not call.must_retry or _needs_check(call)):
         return ()
     if call.call_kind != "model":
         return _start_call(state, call, "step", NO_SPEND) if may_start(call, "call") else ()

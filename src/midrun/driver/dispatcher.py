@@ -190,12 +190,12 @@ class CallDispatcher:
         # The state has placeholders for secrets. Only the call itself gets the secrets.
         call = self._context.secret_registry.restore_call(self._run_id, call)
         save = partial(self._save_progress, call_id) if operation == "call" else _refuse_save
-        in_flight = InFlightCall(call, save, operation, attempt)
+        in_flight = InFlightCall(call, self._find_owner(call), save, operation, attempt)
         if operation == "call" and call.call_kind == "tool":
             in_flight.show = partial(self._show_artifact, call_id)
         self._in_flight[call_id, operation] = in_flight
         if call.call_kind == "tool":
-            in_flight.tool = self._find_tool(call, state)
+            in_flight.tool = self._find_tool(in_flight, state)
         if _calls_async_code(in_flight):
             in_flight.on_overdue = partial(self._watch_overdue, in_flight)
             # Frameworks keep their run in context variables: a hosted program has its own.
@@ -218,9 +218,13 @@ class CallDispatcher:
         )
         # The last check before the call is made. Without a live lease it is not made: the next
         # worker finds it in flight in the journal and closes it as unknown.
-        is_late = self._context.heartbeat.clock() - append_began >= LATE_START_S
-        if (is_late and not await self._is_lease_stored()) or not self._has_live_lease():
+        heartbeat = self._context.heartbeat
+        is_late = heartbeat.clock() - append_began >= LATE_START_S
+        if is_late and not await self._is_lease_stored():
             in_flight.mark_finished()
+            return
+        if self._is_closed or not heartbeat.is_alive():
+            self._drop_unleased_call(in_flight)
             return
         live_output, call_id = self._context.live_output, in_flight.call.id
         transcript = live_output.begin_call(
@@ -243,8 +247,9 @@ class CallDispatcher:
             driver_input = await redact_struct(secrets, self._run_id, driver_input)
             # A hosted program proposes its calls one by one, without a reply that has them.
             if in_flight.call.call_kind == "model" and self._program is None:
-                owner = self._find_owner(in_flight.call)
-                driver_input = add_reply_titles(secrets, self._run_id, owner, driver_input)
+                driver_input = add_reply_titles(
+                    secrets, self._run_id, in_flight.owner, driver_input
+                )
             driver_input = await sanitize_input(driver_input)
         in_flight.mark_finished()
         if self._in_flight.get((in_flight.call.id, in_flight.operation)) is in_flight:
@@ -271,20 +276,19 @@ class CallDispatcher:
         try:
             row = await self._context.store.get_row(self._run_id)
         except StoreError:
-            heartbeat.on_lease_lost()  # for the reason in `_has_live_lease`
+            heartbeat.on_lease_lost()  # for the reason in `_drop_unleased_call`
             return False
         # If not, the journal has grown: the run loop is notified of that, and ends.
         return row.epoch == self.epoch and row.holder == heartbeat.holder_name
 
-    def _has_live_lease(self) -> bool:
-        """Tell whether this process may act on the run; give up its leases if they lapsed."""
-        alive = self._context.heartbeat.is_alive()
-        if not (alive or self._is_closed):
+    def _drop_unleased_call(self, in_flight: InFlightCall) -> None:
+        """Drop a call that was not made because the lease of the run is over."""
+        if not self._is_closed:
             # Give up all leases of this process, not only this call. A heartbeat that is on its
             # way may renew the leases, and then this run loop would go on waiting for a call
             # that was never made.
             self._context.heartbeat.on_lease_lost()
-        return alive and not self._is_closed
+        in_flight.mark_finished()
 
     def _submit_outcome(self, driver_input: DriverInput, in_flight: InFlightCall) -> None:
         """Submit the end of a call; the artifacts of its result come first, in one append."""
@@ -303,7 +307,7 @@ class CallDispatcher:
 
     async def _make_call(self, in_flight: InFlightCall, state: State) -> DriverInput | None:
         context, epoch, call = self._context, self.epoch, in_flight.call
-        agent = self._find_owner(call)
+        agent = in_flight.owner
         if in_flight.operation == "call" and call.call_kind == "model":
             if agent.name not in self._agent.family:
                 return CloseCall(epoch=epoch, outcome=self._make_agent_missing(call))
@@ -349,11 +353,15 @@ class CallDispatcher:
         )
         return CallFailed(call=call.id, error=error, code="agent_missing")
 
-    def _find_tool(self, call: CallState, state: State) -> Tool | None:
+    def _find_tool(self, in_flight: InFlightCall, state: State) -> Tool | None:
         """Return the tool of a call: of the hosted program, of the agent, or of the client."""
+        call, owner = in_flight.call, in_flight.owner
         own = self._program.get_tool(call) if self._program is not None else None
-        owner, name = self._find_owner(call), call.use.tool
-        return own or owner.find_tool(name) or owner.find_client_tool(state.run_started, name)
+        return (
+            own
+            or owner.tools.get(call.use.tool)
+            or owner.find_client_tool(state.run_started, call.use.tool)
+        )
 
     def _set_plan(self, in_flight: InFlightCall, state: State) -> CloseCall:
         """Submit the agent's new plan, and return the end of the call that set it."""
@@ -568,7 +576,7 @@ class CallDispatcher:
         of its own. `wait_ended` waits for the end of the call, or of the user code that must
         stop.
         """
-        half = self._find_owner(in_flight.call).grace.total_seconds() / 2
+        half = in_flight.owner.grace.total_seconds() / 2
         call = in_flight.call.id
         wait_ended = wait_ended or in_flight.wait_finished
         if await _ends_within(half, in_flight, wait_ended):
@@ -611,7 +619,7 @@ class CallDispatcher:
                 self._context.task_group.start_soon(self._stop_after_grace, in_flight)
 
     async def _stop_after_grace(self, in_flight: InFlightCall) -> None:
-        grace = self._find_owner(in_flight.call).grace
+        grace = in_flight.owner.grace
         with anyio.move_on_after(grace.total_seconds()):
             await in_flight.wait_finished()
             return

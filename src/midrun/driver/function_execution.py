@@ -150,7 +150,7 @@ class FunctionExecution:
 
     def run_tool(self, arguments: dict[str, object]) -> Awaitable[FunctionEnd]:
         """Run the tool's own function with `arguments`."""
-        tool, takes_call = self._tool, self._tool.takes_call
+        tool, takes_call = self._tool, self._tool.arguments.takes_call
         # A tool of an MCP server or of a framework has only a schema: it gets a `Call`, but
         # never the context. A framework opens that itself.
         if not takes_call or isinstance(tool.arguments, SchemaArguments):

@@ -7,7 +7,7 @@ words when the run continues.
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import Final, TypeAlias
@@ -126,6 +126,7 @@ async def call_model(
     call = in_flight.call
     partial_reply = _PartialReply()
     model_count, fallback = 1, ""
+    work: Callable[[], Awaitable[object]]
     try:
         reply_stream = _ReplyStream(context, in_flight, state, partial_reply)
         if open_stream is None:

@@ -272,7 +272,7 @@ class RunSecrets:
                 return False
         if reply.thinking or reply.opaque or reply.invalid_output:
             return False
-        if not is_clean(reply.value, TYPED_OUTPUT_SCOPE):
+        if reply.value is not None and not is_clean(reply.value, TYPED_OUTPUT_SCOPE):
             return False
         return is_clean(reply.text, _choose_reply_scope(reply))
 
@@ -623,7 +623,7 @@ def add_reply_titles(
         case CloseCall(outcome=CallDone(reply=Reply(uses=(_, *_) as uses) as reply) as done):
             titled: list[RequestedCall] = []
             for use in uses:
-                tool = agent.find_tool(use.tool)
+                tool = agent.tools.get(use.tool)
                 has_title = use.title or (tool is not None and tool.title is not None)
                 titled.append(
                     add_title(secret_registry, run, agent, use, tool) if has_title else use

@@ -95,7 +95,7 @@ async def call_tool(
     if failed is not None or tool is None:
         return CloseCall(epoch=epoch, outcome=failed or CallFailed(call=call.id, error=""))
     try:
-        arguments = tool.parse(call.use.args)
+        arguments = tool.arguments.parse(call.use.args)
     except BadArguments as error:  # an approver edited them, or the tool changed
         failed = CallFailed(call=call.id, error=str(error), code="bad_arguments")
         return CloseCall(epoch=epoch, outcome=failed)

@@ -31,6 +31,7 @@ import anyio
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
+from midrun.agents.agent import Agent
 from midrun.agents.builtin_tools import PauseHere
 from midrun.agents.file import File
 from midrun.agents.tool import Tool
@@ -92,6 +93,7 @@ class InFlightCall:
         "on_overdue",
         "operation",
         "overdue_input",
+        "owner",
         "save",
         "sent_control",
         "show",
@@ -103,11 +105,13 @@ class InFlightCall:
     def __init__(
         self,
         call: CallState,
+        owner: Agent,
         save: Callable[[Json], Coroutine[object, None, None]],
         operation: OperationKind = "call",
         attempt: int = 0,
     ) -> None:
         self.call = call
+        self.owner = owner  # the agent that spoke when the call was requested
         self.save = save
         self.operation = operation
         self.attempt = attempt or call.attempt

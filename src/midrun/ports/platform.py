@@ -11,7 +11,8 @@ sockets have no replacement: without them, the leases of a killed worker end by 
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -83,10 +84,14 @@ def check_platform(name: str) -> None:
         raise Misconfigured(name, problem)
 
 
-def read_boot_clock() -> float:
-    """Return seconds since some point in the past; they go on while the machine sleeps."""
+def choose_boot_clock(platform: Platform) -> Callable[[], float]:
+    """Return a clock of seconds that go on while the machine sleeps."""
     # A worker must notice after a sleep that its leases have expired. The monotonic clock stops
     # during a sleep on Linux, and goes on on macOS.
-    if CURRENT is LINUX and hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+    if platform is LINUX and hasattr(time, "CLOCK_BOOTTIME"):
+        return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    return time.monotonic
+
+
+read_boot_clock: Final = choose_boot_clock(CURRENT)
+"""Return seconds since some point in the past; they go on while the machine sleeps."""

@@ -10,7 +10,7 @@ from midrun import Agent, Midrun, Misconfigured
 from midrun.driver.holder_socket import HolderSocket, is_holder_gone
 from midrun.models import ScriptedModel
 from midrun.ports import platform
-from midrun.ports.platform import LINUX, MACOS, WINDOWS, detect_platform, read_boot_clock
+from midrun.ports.platform import LINUX, MACOS, WINDOWS, choose_boot_clock, detect_platform
 from midrun.stores.sqlite.relay import get_relay_folder
 from tests.support.paths import ROOT
 
@@ -60,12 +60,10 @@ def test_without_abstract_sockets_no_holder_is_declared_dead(
     assert not is_holder_gone("worker_2")
 
 
-def test_the_clock_of_leases_goes_on_without_a_boot_clock(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(platform, "CURRENT", MACOS)
-    first = read_boot_clock()
-    assert first <= read_boot_clock()
+def test_the_clock_of_leases_goes_on_without_a_boot_clock() -> None:
+    read_clock = choose_boot_clock(MACOS)
+    first = read_clock()
+    assert first <= read_clock()
 
 
 def test_the_path_of_a_socket_fits_into_the_folder_of_macos(

@@ -1,9 +1,11 @@
 """The SQLite writer: group commits, the choice of thread, errors, and the write-ahead log."""
 
 import gc
+import math
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread, get_ident
@@ -16,7 +18,8 @@ import pytest
 from midrun.codec.hash_chain import HashChain
 from midrun.core.ids import Seq
 from midrun.errors import RunNotFound, StoreClosed, StoreError, StoreUnreachable
-from midrun.stores import validation
+from midrun.stores import cross_thread, validation
+from midrun.stores.cross_thread import may_be_cancelled
 from midrun.stores.group_commit import GROUP_MAX_REQUESTS
 from midrun.stores.sqlite.connection import PAGE_BYTES, WAL_MAX_BYTES, open_file
 from midrun.stores.sqlite.row_cache import RowCache
@@ -404,3 +407,48 @@ async def test_the_log_is_truncated_after_a_long_reader_has_ended(
         while log.stat().st_size > WAL_MAX_BYTES:
             seq = (await append_message(store, RUN, seq, "x" * 200_000)).seq
     await store.close()
+
+
+async def test_a_cancelled_caller_is_found_as_anyio_finds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The fields of AnyIO's scopes that it reads mean what they are taken for."""
+
+    def check(*, expected: bool) -> None:
+        assert may_be_cancelled() is expected
+        assert (anyio.current_effective_deadline() == -math.inf) is expected
+
+    check(expected=False)
+    with ExitStack() as scopes:
+        outer = scopes.enter_context(anyio.CancelScope())
+        scopes.enter_context(anyio.CancelScope())
+        check(expected=False)
+        outer.cancel()
+        check(expected=True)
+        shield = scopes.enter_context(anyio.CancelScope(shield=True))
+        check(expected=False)
+        scopes.enter_context(anyio.CancelScope())
+        check(expected=False)
+        shield.shield = False
+        check(expected=True)
+    check(expected=False)
+    monkeypatch.setattr(cross_thread, "_ANYIO_TASKS", None)
+    assert may_be_cancelled()  # not known: the writer asks AnyIO
+
+
+async def test_a_cancelled_caller_writes_nothing(
+    writer: SqliteWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although a commit in the event loop's thread has nothing to wait for."""
+    written: list[str] = []
+
+    async def write(name: str) -> None:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await writer.write(lambda _: written.append(name))
+
+    await write("asked quickly")
+    monkeypatch.setattr(cross_thread, "_ANYIO_TASKS", None)
+    await write("asked through AnyIO")
+    await writer.write(lambda _: written.append("not cancelled"))
+    assert written == ["not cancelled"]

@@ -532,9 +532,9 @@ def _end_attempt(state: State, call: CallState, spent: Spend | None) -> State:
         calls=state.calls.replace(call.number - 1, call),
         meter=meter,
         in_flight=_remove_number(state.in_flight, call.number),
-        open_calls=state.open_calls
-        if call.is_open
-        else _remove_number(state.open_calls, call.number),
+        open_calls=_remove_number(state.open_calls, call.number)
+        if call.stage is CallStage.DONE or not call.is_open
+        else state.open_calls,
     )
     return close_call(state, call) if call.deferred_review else state
 

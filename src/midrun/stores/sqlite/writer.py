@@ -37,7 +37,7 @@ import apsw
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from midrun.errors import StoreClosed
-from midrun.stores.cross_thread import Loop, Waiter, new_waiter, wake_waiters
+from midrun.stores.cross_thread import Loop, Waiter, may_be_cancelled, new_waiter, wake_waiters
 from midrun.stores.group_commit import (
     GROUP_MAX_BYTES,
     Failure,
@@ -187,7 +187,8 @@ class SqliteWriter:
         `inline=False` is for a large write: it is a group of its own and goes to the writer
         thread, whatever the last commits cost.
         """
-        await checkpoint_if_cancelled()
+        if may_be_cancelled():
+            await checkpoint_if_cancelled()
         request = SqliteWrite(operation=operation, inline=inline)
         loop = get_running_loop()
         groups = self._groups_by_loop.get(loop) or self._add_loop(loop)
