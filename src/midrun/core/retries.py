@@ -81,7 +81,7 @@ def may_retry_output(state: State) -> bool:
     return state.invalid_outputs <= state.speaker_settings.output_retries
 
 
-def find_failure(state: State) -> RunFailed | None:
+def find_failure(state: State, active_calls: Sequence[CallState]) -> RunFailed | None:
     """Return the failure that ends the run at its next boundary, or None."""
     if state.program_deaths >= WORKER_DEATHS_MAX:
         error = f"the program: {state.program_deaths} processes ended, or fell silent, under it"
@@ -93,7 +93,7 @@ def find_failure(state: State) -> RunFailed | None:
     # Only calls that could start now count. A suspect call of a frame does not stop
     # the run until the frame is resumed.
     calls: list[CallState] = []
-    for call in state.active_calls:
+    for call in active_calls:
         if call.worker_deaths >= WORKER_DEATHS_MAX:
             calls.append(call)  # noqa: PERF401 - nearly always empty
     if not calls:

@@ -20,7 +20,7 @@ Nothing follows in any other phase. `find_wake_time` returns the time of a run's
 `find_retry_time` the time at which a failed attempt may be repeated.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, TypeAlias, assert_never, dataclass_transform
 
 from msgspec import Struct, field
@@ -222,19 +222,20 @@ def _advance_running(
     *,
     is_busy: bool,
 ) -> tuple[Entry, ...]:
-    failure = find_failure(state)
+    calls = state.active_calls if state.open_calls else ()
+    failure = find_failure(state, calls)
     if failure is not None:
         return () if is_busy else (failure,)
     # Boundary entries come before starts, because they may close the calls that would be
     # started, or open asks for them.
-    if entries := boundary_entries(state, now):
+    if entries := boundary_entries(state, calls, now):
         return entries
     if state.open_calls:
         if (not state.pending or _may_make_calls(state)) and (
-            entries := _start_open_calls(state, now, reserve, may_start)
+            entries := _start_open_calls(state, calls, now, reserve, may_start)
         ):
             return entries
-        if has_unblocked_call(state, state.active_calls):
+        if has_unblocked_call(state, calls):
             return ()
     # Not at a boundary while something is in flight.
     return () if is_busy else _advance_boundary(state, now, reserve, may_start)
@@ -247,7 +248,11 @@ def _may_make_calls(state: State) -> bool:
 
 
 def _start_open_calls(
-    state: State, now: Micros, reserve: Reserve, may_start: MayStart
+    state: State,
+    active_calls: Sequence[CallState],
+    now: Micros,
+    reserve: Reserve,
+    may_start: MayStart,
 ) -> tuple[Entry, ...]:
     """Start the open calls that can start now; one at a time if each may meet a cap.
 
@@ -256,12 +261,11 @@ def _start_open_calls(
     grows with the square of their number.
     """
     started: list[Entry] = []
-    calls = state.active_calls
     speaker = state.run_started if state.speaker is None else state.speaker
     has_limits = bool(speaker.max_parallel)
-    for call in calls:
+    for call in active_calls:
         has_limits = has_limits or call.use.traits.sequential
-    for call in calls:
+    for call in active_calls:
         if started and call.call_kind == "model":
             break  # it depends on the calls in flight, so it is decided on the next state
         if has_limits and is_startable(call) and not _has_room_for(state, call):
@@ -415,13 +419,14 @@ def _advance_boundary(
     # Before the run waits or starts a new step, end child runs that were given up. At the end
     # of the run the ordinary cleanup below covers them.
     if waits or state.answer is None:
-        orphan = find_orphaned_child(state)
+        orphan = find_orphaned_child(state) if state.cleanup_calls.size else None
         if orphan is not None:
             return _start_cleanup(orphan, "release", now, may_start)
     if waits:
         return (RunWaiting(),)
     if state.answer is None:
-        if state.run_started.hosted or find_unevaluated_custom(state.stop, state.meter):
+        stop = state.stop
+        if state.run_started.hosted or (stop and find_unevaluated_custom(stop, state.meter)):
             return ()  # see `list_effects`
         if not may_start(None, "call"):
             return ()
@@ -444,7 +449,8 @@ def _waits_for_person(state: State) -> bool:
 
 def _choose_purpose(state: State) -> CallPurpose:
     """Condense if the last prompt exceeded the window and there is enough to condense."""
-    full = 0 < state.speaker_settings.window < state.prompt_tokens
+    speaker = state.run_started if state.speaker is None else state.speaker
+    full = 0 < speaker.window < state.prompt_tokens
     condensable = state.messages.size - state.condensed_count > CONDENSE_KEEP_MESSAGES
     return "condense" if full and condensable else "step"
 
@@ -460,7 +466,7 @@ def _make_pause_entries(state: State) -> tuple[Entry, ...]:
 
 def _advance_cancelling(state: State, now: Micros, may_start: MayStart) -> tuple[Entry, ...]:
     """Return the entries that undo, release or give up the next effect, or end the run."""
-    if entries := boundary_entries(state, now):
+    if entries := boundary_entries(state, (), now):
         return entries
     cleanup = find_next_cleanup(state)
     if cleanup is None:
@@ -506,7 +512,7 @@ def list_effects(state: State) -> tuple[DriverEffect, ...]:
 
 
 def _list_running_effects(state: State) -> Iterator[DriverEffect]:
-    if find_failure(state) is not None:
+    if find_failure(state, state.active_calls) is not None:
         return
     if state.open_calls:
         if _may_make_calls(state):
@@ -529,11 +535,12 @@ def _wants_program(state: State) -> bool:
     Before the run comes to rest, the program is stopped. It continues from the journal later:
     it is run again from its start, and its finished calls are answered from the journal.
     """
-    if state.answer is not None or state.taken_over_by or find_failure(state) is not None:
+    if state.answer is not None or state.taken_over_by:
         return False
-    if _is_busy(state) or not state.open_calls:
-        return True
-    return has_unblocked_call(state, state.active_calls)
+    calls = state.active_calls
+    if find_failure(state, calls) is not None:
+        return False
+    return _is_busy(state) or not state.open_calls or has_unblocked_call(state, calls)
 
 
 def _list_redirect_aborts(state: State) -> tuple[DriverEffect, ...]:

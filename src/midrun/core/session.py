@@ -408,13 +408,17 @@ class Session:
         return tuple(e for e in effects if isinstance(e, AbortCall | ControlChild))
 
     def _find_next_time(self, batch: Batch) -> Micros | None:
-        wake_at = find_wake_time(self.state)
-        if self._is_leaving:
+        state = self.state
+        wake_at = find_wake_time(state)
+        # No call waits for a retry while all open calls are in flight.
+        if self._is_leaving or (
+            state.in_flight and len(state.in_flight) == len(state.open_calls)
+        ):
             return wake_at
         # Retry times that had passed when `batch` was decided are left out: such a call waits
         # for something else, perhaps for its turn among the suspect calls. They would make the
         # loop spin. A time that has passed since then counts: no decision has seen it.
-        retry_at = find_retry_time(self.state, batch.now)
+        retry_at = find_retry_time(state, batch.now)
         if wake_at is None or retry_at is None:
             return retry_at if wake_at is None else wake_at
         return min(wake_at, retry_at)

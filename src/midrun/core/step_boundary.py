@@ -43,7 +43,9 @@ from midrun.core.undo import is_undo_unsafe, list_remaining_cleanups
 from midrun.core.values import Phase, RequestedCall
 
 
-def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
+def boundary_entries(
+    state: State, active_calls: Sequence[CallState], now: Micros
+) -> tuple[Entry, ...]:
     """Return the entries that are due at this boundary, or (); the run has no failure."""
     # A cancelling run takes no new input; it only gives up undos that cannot succeed.
     if state.phase is Phase.CANCELLING:
@@ -53,18 +55,17 @@ def boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
     # A person has taken over: messages, frames and stop conditions wait for the hand-back.
     # Only the calls that the person requests may need an approval.
     if state.taken_over_by:
-        return _open_needed_asks(state, state.active_calls, now)
+        return _open_needed_asks(state, active_calls, now)
     # A redirect comes before everything else, because it closes the asks and calls below. It
     # waits until the calls in flight have ended.
     if state.pending and state.pending_redirects:
         return () if state.in_flight else tuple(_apply_redirects(state))
     # Asks do not wait for calls in flight: a person can decide meanwhile.
-    calls = state.active_calls if state.open_calls else ()
-    if calls and (asks := _open_needed_asks(state, calls, now)):
+    if active_calls and (asks := _open_needed_asks(state, active_calls, now)):
         return asks
     # Everything below needs a boundary: nothing in flight, and no call left to start. Calls
     # that wait for a person may be open; a message can be answered meanwhile.
-    if state.in_flight or (calls and has_unblocked_call(state, calls)):
+    if state.in_flight or (active_calls and has_unblocked_call(state, active_calls)):
         return ()
     return _list_entries_between_steps(state, now)
 
@@ -83,8 +84,8 @@ def _list_entries_between_steps(state: State, now: Micros) -> tuple[Entry, ...]:
 
 def has_unblocked_call(state: State, active_calls: Sequence[CallState]) -> bool:
     """Tell whether an active call can continue without a decision of a person."""
-    for call in active_calls:  # noqa: SIM110 - asked in each turn of a run
-        if not state.is_waiting_for_person(call):
+    for call in active_calls:
+        if call.stage is CallStage.PROPOSED or not state.is_waiting_for_person(call):
             return True
     return False
 

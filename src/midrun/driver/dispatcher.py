@@ -188,7 +188,8 @@ class CallDispatcher:
         call = state.find_call(call_id)
         assert call is not None, f"{call_id} was journaled as started"
         # The state has placeholders for secrets. Only the call itself gets the secrets.
-        call = self._context.secret_registry.restore_call(self._run_id, call)
+        if call.call_kind == "tool":
+            call = self._context.secret_registry.restore_call(self._run_id, call)
         save = partial(self._save_progress, call_id) if operation == "call" else _refuse_save
         in_flight = InFlightCall(call, self._find_owner(call), save, operation, attempt)
         if operation == "call" and call.call_kind == "tool":

@@ -156,6 +156,9 @@ class FunctionExecution:
         if not takes_call or isinstance(tool.arguments, SchemaArguments):
             self._context_source = None
 
+        if tool.is_async and not takes_call:
+            return self._run_in_loop(partial(tool.fn, **arguments), "tool")  # type: ignore[arg-type]  # it is async
+
         def bind(opened: object) -> BoundFunction:
             call_args = (self._make_call(tool.fn, opened),) if takes_call else ()
             return partial(tool.fn, *call_args, **arguments)

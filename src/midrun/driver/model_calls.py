@@ -84,7 +84,9 @@ def build_prompt(
         tools=tools,
         runtime_request=CONDENSE_PROMPT if condense else "",
         run_id=state.run,
-        settings=agent.model_settings.merge(started.model_settings),
+        settings=agent.model_settings.merge(started.model_settings)
+        if started.model_settings
+        else agent.model_settings,
         provider_tools=() if condense else agent.provider_tools,
         has_fixed_instructions=isinstance(agent.instructions, str),
     )

@@ -584,7 +584,7 @@ def _waits_for_person(state: State) -> bool:
         and bool(state.open_calls)
         and state.answer is None
         and not state.taken_over_by
-        and find_failure(state) is None
+        and find_failure(state, state.active_calls) is None
     )
 
 

@@ -174,7 +174,9 @@ def _make_turn(line: Line) -> _PlayedTurn:
     uses: list[Wanted] = []
     texts: list[str] = []
     thoughts: list[str] = []
-    for item in [line] if isinstance(line, str | Use) else _require_list(line):
+    if not isinstance(line, str | Use | list | tuple):
+        raise TypeError(f"a turn is text, a Use(...) or a list of them, not {line!r}")
+    for item in [line] if isinstance(line, str | Use) else line:
         match item:
             case Thinking():
                 words = WORD_PATTERN.findall(item)
@@ -193,9 +195,3 @@ def _make_turn(line: Line) -> _PlayedTurn:
                 raise TypeError(f"a turn is made of text and Use(...), not {other!r}")
     reply = Reply(text="".join(texts), thinking="".join(thoughts), uses=tuple(uses))
     return (*pieces, Finished(reply=reply, spent=Spend(tokens=len(pieces))))
-
-
-def _require_list(line: Sequence[str | Use]) -> Sequence[str | Use]:
-    if not isinstance(line, list | tuple):
-        raise TypeError(f"a turn is text, a Use(...) or a list of them, not {line!r}")
-    return line

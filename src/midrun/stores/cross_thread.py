@@ -59,14 +59,13 @@ def wake_waiters(waiters: Iterable[Waiter]) -> None:
             loop.call_soon_threadsafe(wake_waiters, waiting)
 
 
-def may_be_cancelled() -> bool:
-    """Tell whether a cancel scope of the current task may be cancelled; False is certain.
+def may_be_cancelled(task: asyncio.Task[object] | None) -> bool:
+    """Tell whether a cancel scope of the current `task` may be cancelled; False is certain.
 
     AnyIO's `checkpoint_if_cancelled` finds that out as well, but with seventeen Python calls in
     a task with five scopes, and every append asks. This reads the same fields of the scopes.
     They are private: with an AnyIO that lacks them the answer is True, and the caller asks it.
     """
-    task = asyncio.current_task()
     if task is None or _ANYIO_TASKS is None:
         return True
     try:

@@ -185,7 +185,7 @@ def _describe_call_unknown(entry: e.CallUnknown, _: State, after: State) -> Clau
     call = get_call(after, entry.call)
     then = "it is unknown whether it took effect"
     # Too many workers died during this call: it would be retried, but the run fails first.
-    if call.must_retry and find_failure(after) is not None:
+    if call.must_retry and find_failure(after, after.active_calls) is not None:
         then = "it is not retried automatically"
     elif call.must_retry:
         then = "it is retried"

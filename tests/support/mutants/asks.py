@@ -1,5 +1,7 @@
 """Faults in requests, asks, approvals, held topics and halts."""
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from midrun.core import decide as core_decide
@@ -24,7 +26,7 @@ from midrun.core.evolve import asks as evolve_asks
 from midrun.core.evolve import calls as evolve_calls
 from midrun.core.ids import Micros
 from midrun.core.journaled_text import format_resumed_topic
-from midrun.core.state import Ask, State
+from midrun.core.state import Ask, CallState, State
 from midrun.core.transitions import Refused, Verdict
 from midrun.core.values import Phase
 from tests.support.mutants.replacements import (
@@ -91,9 +93,11 @@ def _plant_unlimited_frames() -> Replacement:
     """Ignore the limit of held topics."""
     original = step_boundary.boundary_entries
 
-    def unlimited_boundary_entries(state: State, now: Micros) -> tuple[Entry, ...]:
+    def unlimited_boundary_entries(
+        state: State, active_calls: Sequence[CallState], now: Micros
+    ) -> tuple[Entry, ...]:
         spec = replace(state.run_started, frame_depth=99)
-        return original(replace(state, run_started=spec), now)
+        return original(replace(state, run_started=spec), active_calls, now)
 
     return replace_attribute(scheduler, "boundary_entries", unlimited_boundary_entries)
 

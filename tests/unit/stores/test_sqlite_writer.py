@@ -1,5 +1,6 @@
 """The SQLite writer: group commits, the choice of thread, errors, and the write-ahead log."""
 
+import asyncio
 import gc
 import math
 import sys
@@ -415,7 +416,7 @@ async def test_a_cancelled_caller_is_found_as_anyio_finds_it(
     """The fields of AnyIO's scopes that it reads mean what they are taken for."""
 
     def check(*, expected: bool) -> None:
-        assert may_be_cancelled() is expected
+        assert may_be_cancelled(asyncio.current_task()) is expected
         assert (anyio.current_effective_deadline() == -math.inf) is expected
 
     check(expected=False)
@@ -433,7 +434,7 @@ async def test_a_cancelled_caller_is_found_as_anyio_finds_it(
         check(expected=True)
     check(expected=False)
     monkeypatch.setattr(cross_thread, "_ANYIO_TASKS", None)
-    assert may_be_cancelled()  # not known: the writer asks AnyIO
+    assert may_be_cancelled(asyncio.current_task())  # not known: the writer asks AnyIO
 
 
 async def test_a_cancelled_caller_writes_nothing(

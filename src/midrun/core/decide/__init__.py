@@ -38,6 +38,7 @@ from midrun.core.transitions import (
     Input,
     NoChange,
     Refused,
+    TableCell,
     Verdict,
 )
 from midrun.core.values import Phase
@@ -63,7 +64,10 @@ def decide(state: State, run_input: Input, now: Micros) -> Verdict:
     ):
         reason = "fenced" if run_input.epoch != state.epoch else "lease_lost"
         return Refused(reason=reason, seq=state.phase_since, by=state.phase_by)
-    return _decide_by_phase(state, run_input, now)
+    cell = INPUT_TABLE[type(run_input)][state.phase]
+    if cell.next_phases:
+        return _apply_driver_input(state, run_input, now)
+    return _answer_by_cell(state, run_input, cell)
 
 
 def _decide_control(state: State, control: Control, now: Micros) -> Verdict:
@@ -116,13 +120,16 @@ def _is_stale(state: State, control: Control) -> bool:
     return seen is not None and seen != state.control_rev and not stops
 
 
-def _decide_by_phase(state: State, run_input: Input, now: Micros) -> Verdict:
-    """Look the input up in the transition table, then call its handler."""
-    cell = INPUT_TABLE[type(run_input)][state.phase]
+def _decide_by_phase(state: State, control: Control, now: Micros) -> Verdict:
+    """Look the control up in the transition table, then call its handler."""
+    cell = INPUT_TABLE[type(control)][state.phase]
     if cell.next_phases:
-        if isinstance(run_input, ControlBase):
-            return _apply_control(state, run_input, now)
-        return _apply_driver_input(state, run_input, now)
+        return _apply_control(state, control, now)
+    return _answer_by_cell(state, control, cell)
+
+
+def _answer_by_cell(state: State, run_input: Input, cell: TableCell) -> Verdict:
+    """Return the refusal or the no-op of an input that the phase does not allow."""
     if cell.refusal_name:
         ask = state.find_ask(getattr(run_input, "ask", ""))
         # The control is about an ask that is closed. Name the actor who closed it: that tells

@@ -187,14 +187,15 @@ class SqliteWriter:
         `inline=False` is for a large write: it is a group of its own and goes to the writer
         thread, whatever the last commits cost.
         """
-        if may_be_cancelled():
+        loop = get_running_loop()
+        task = current_task(loop)
+        if may_be_cancelled(task):
             await checkpoint_if_cancelled()
         request = SqliteWrite(operation=operation, inline=inline)
-        loop = get_running_loop()
         groups = self._groups_by_loop.get(loop) or self._add_loop(loop)
         if not inline:
             request.size_bytes = GROUP_MAX_BYTES + 1
-        elif groups.committer is None and self._may_commit_alone(loop):
+        elif groups.committer is None and self._may_commit_alone(task):
             if self._commit_inline([request]):
                 return request.get_result()
             request.inline = False
@@ -210,9 +211,8 @@ class SqliteWriter:
         self._groups_by_loop[loop] = groups
         return groups
 
-    def _may_commit_alone(self, loop: Loop) -> bool:
+    def _may_commit_alone(self, task: Task[object] | None) -> bool:
         """Tell whether the caller's task wrote last and may commit without a group."""
-        task = current_task(loop)
         if task is self._last_task and self._solo_commits < SOLO_COMMITS_MAX:
             self._solo_commits += 1
             return True
