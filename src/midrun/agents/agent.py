@@ -194,6 +194,9 @@ class Agent:
         self.specs: Final = _list_specs(self)
         self.context_source: Final = None if context is None else ContextSource(where, context)
         self._instructions_function: Final = _declare_instructions(self)
+        functions = (self.offered_tools, self.output, self._instructions_function)
+        # Whether a function that takes a `Call` runs in the model calls of this agent.
+        self.model_calls_need_context: Final = any(f.takes_call for f in functions if f)
         self._instructions_max_chars = 0  # of the longest text that the function returned
         self.fingerprint: Final = _make_fingerprint(self)
 
@@ -236,16 +239,6 @@ class Agent:
         """The first line of its instructions; "" if a function makes them."""
         text = self.instructions
         return text.partition("\n")[0] if isinstance(text, str) else ""
-
-    @property
-    def model_calls_need_context(self) -> bool:
-        """Whether a function that takes a `Call` runs in the model calls of this agent."""
-        function, output = self._instructions_function, self.output
-        return bool(
-            self.offered_tools.takes_call
-            or (function and function.takes_call)
-            or (output and output.takes_call)
-        )
 
     async def make_instructions(self, call: Call | None) -> str:
         """Return the system prompt of a model call; call the function that makes it.

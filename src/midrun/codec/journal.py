@@ -377,7 +377,11 @@ def _normalize_items(value: tuple[object, ...], limits: JsonLimits) -> tuple[obj
     sound: list[object] = []
     for item in tuple.__iter__(value):
         try:
-            sound.append(_normalize_value(item, limits))
+            sound.append(
+                _normalize_struct(item, limits)
+                if isinstance(item, Struct)
+                else _normalize_value(item, limits)
+            )
         except NotJson as refusal:
             raise NotJson(f"$[{len(sound)}]{refusal.path[1:]}", refusal.problem) from None
     return value if all(map(is_, sound, value)) else tuple(sound)

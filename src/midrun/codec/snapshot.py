@@ -128,4 +128,9 @@ def is_snapshot_due(*, seq: int, snapshot: int) -> bool:
     The distance between two snapshots grows with the journal. Writing snapshots therefore costs
     a constant amount per entry, and loading folds at most about a quarter of the journal.
     """
-    return seq - snapshot >= max(SNAPSHOT_MIN_ENTRIES, snapshot // 4)
+    return seq >= find_next_snapshot_seq(snapshot)
+
+
+def find_next_snapshot_seq(snapshot: int) -> int:
+    """Return the seq at which the snapshot after that at seq `snapshot` is due."""
+    return snapshot + max(SNAPSHOT_MIN_ENTRIES, snapshot // 4)

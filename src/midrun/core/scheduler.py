@@ -415,7 +415,9 @@ def _advance_boundary(
     """Return the entries that follow when nothing is in flight or can be started."""
     if state.taken_over_by:
         return (RunPaused(why="taken_over"),)  # until the person makes the next call
-    waits = _waits_for_person(state)
+    # The agent may have its answer while a non-blocking approval is still open. The run waits
+    # for that approval before it ends.
+    waits = bool(state.open_calls) or (state.answer is not None and bool(state.open_asks))
     # Before the run waits or starts a new step, end child runs that were given up. At the end
     # of the run the ordinary cleanup below covers them.
     if waits or state.answer is None:
@@ -439,12 +441,6 @@ def _advance_boundary(
     if state.main_answer is None:
         return (*late, RunCompleted(output=state.answer or "", value=state.answer_value))
     return (*late, RunCompleted(output=state.main_answer, value=state.main_value))
-
-
-def _waits_for_person(state: State) -> bool:
-    # The agent may have its answer while a non-blocking approval is still open. The run waits
-    # for that approval before it ends.
-    return bool(state.open_calls) or (state.answer is not None and bool(state.open_asks))
 
 
 def _choose_purpose(state: State) -> CallPurpose:

@@ -311,7 +311,7 @@ class Session:
     def _begin_turn(self, ready: Ready, now: Micros) -> Step:
         if self._is_lease_lost:
             return Step(operation=Finish())
-        if self.is_behind:
+        if self._must_read or self._known_seq > self.state.seq:  # as `is_behind`
             return self._read()
         if self._epoch is None:
             return Step(operation=Finish()) if self._is_leaving else self._take(now)
@@ -388,10 +388,19 @@ class Session:
         """Return the step at the end of `turn`: make the calls of its batch, then wait."""
         if self._pending_halt is not None:
             self._forget_halt(turn)
+        state, until = self.state, find_wake_time(self.state)
+        # No call waits for a retry while all open calls are in flight.
+        waits = state.in_flight and len(state.in_flight) == len(state.open_calls)
+        if not (waits or self._is_leaving):
+            # Retry times that had passed when the batch was decided are left out: such a call
+            # waits for something else, perhaps for its turn among the suspect calls. They would
+            # make the loop spin. A time that has passed since then counts: no decision has seen
+            # it.
+            retry_at = find_retry_time(state, turn.batch.now)
+            if retry_at is not None:
+                until = retry_at if until is None else min(until, retry_at)
         return Step(
-            operation=WaitForNews(until=self._find_next_time(turn.batch))
-            if self.holds_lease
-            else Finish(),
+            operation=WaitForNews(until=until) if self.holds_lease else Finish(),
             appended=tuple(turn.batch.entries),
             effects=self._list_leaving_effects()
             if self._is_leaving
@@ -406,22 +415,6 @@ class Session:
         # The next worker runs checks and stop conditions.
         effects = list_effects(self.state)
         return tuple(e for e in effects if isinstance(e, AbortCall | ControlChild))
-
-    def _find_next_time(self, batch: Batch) -> Micros | None:
-        state = self.state
-        wake_at = find_wake_time(state)
-        # No call waits for a retry while all open calls are in flight.
-        if self._is_leaving or (
-            state.in_flight and len(state.in_flight) == len(state.open_calls)
-        ):
-            return wake_at
-        # Retry times that had passed when `batch` was decided are left out: such a call waits
-        # for something else, perhaps for its turn among the suspect calls. They would make the
-        # loop spin. A time that has passed since then counts: no decision has seen it.
-        retry_at = find_retry_time(state, batch.now)
-        if wake_at is None or retry_at is None:
-            return retry_at if wake_at is None else wake_at
-        return min(wake_at, retry_at)
 
     # ── results of operations ─────────────────────────────────────────────────────────────
 

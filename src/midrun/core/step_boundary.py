@@ -79,6 +79,8 @@ def _list_entries_between_steps(state: State, now: Micros) -> tuple[Entry, ...]:
         return ()
     if state.answer is not None and state.frames:
         return (resume_topic(state, now),)
+    if state.answer is None and state.stop is None:
+        return ()  # the usual end of a step
     return _check_stop_condition(state)
 
 

@@ -76,7 +76,7 @@ from midrun.core.entries import (
     UndoUnknown,
 )
 from midrun.core.files import find_run_file_problem
-from midrun.core.ids import CallId, Epoch, RunId, make_child_id
+from midrun.core.ids import CallId, Epoch, RunId, make_child_id, parse_call_number
 from midrun.core.scheduler import (
     AbortCall,
     CheckCall,
@@ -91,7 +91,7 @@ from midrun.driver.child_runs import run_child, send_control
 from midrun.driver.context import DriverContext
 from midrun.driver.delta import Delta
 from midrun.driver.journal_writer import append_input, load_run_state
-from midrun.driver.model_calls import OpenModelStream, call_model
+from midrun.driver.model_calls import call_model
 from midrun.driver.notifications import Wakeup
 from midrun.driver.program_runner import ProgramRunner
 from midrun.driver.redaction import (
@@ -156,6 +156,7 @@ class CallDispatcher:
         self.epoch = Epoch(0)
         self.append_began = context.heartbeat.clock()
         self.pending_inputs: list[PendingInput] = []
+        self.has_sent_control = False  # to a child run, at some time
         self._context = context
         self._agent = agent
         self._run_id = run
@@ -185,8 +186,7 @@ class CallDispatcher:
     def _start_call(
         self, state: State, call_id: CallId, operation: OperationKind, attempt: int = 0
     ) -> None:
-        call = state.find_call(call_id)
-        assert call is not None, f"{call_id} was journaled as started"
+        call = state.calls[parse_call_number(call_id) - 1]  # journaled as started: it exists
         # The state has placeholders for secrets. Only the call itself gets the secrets.
         if call.call_kind == "tool":
             call = self._context.secret_registry.restore_call(self._run_id, call)
@@ -197,7 +197,7 @@ class CallDispatcher:
         self._in_flight[call_id, operation] = in_flight
         if call.call_kind == "tool":
             in_flight.tool = self._find_tool(in_flight, state)
-        if _calls_async_code(in_flight):
+        if call.call_kind == "model" or _calls_async_code(in_flight):
             in_flight.on_overdue = partial(self._watch_overdue, in_flight)
             # Frameworks keep their run in context variables: a hosted program has its own.
             variables = None if self._program is None else self._program.get_context(call)
@@ -315,7 +315,14 @@ class CallDispatcher:
             return CloseCall(
                 epoch=epoch,
                 outcome=await call_model(
-                    context, agent, in_flight, state, self._find_stream(in_flight, state)
+                    context,
+                    agent,
+                    in_flight,
+                    state,
+                    # A hosted program opens the streams of its model calls itself.
+                    None
+                    if self._program is None
+                    else partial(self._program.open_stream, call, state),
                 ),
             )
         if in_flight.operation == "call" and call.call_kind == "child":
@@ -329,12 +336,6 @@ class CallDispatcher:
         return CloseCleanup(
             epoch=epoch, outcome=await run_cleanup(context, agent, in_flight, state)
         )
-
-    def _find_stream(self, in_flight: InFlightCall, state: State) -> OpenModelStream | None:
-        """Return the stream of a model call of a hosted program; None for the agent's model."""
-        if self._program is None:
-            return None
-        return partial(self._program.open_stream, in_flight.call, state)
 
     def _find_owner(self, call: CallState) -> Agent:
         """Return the agent that spoke when the call was requested.
@@ -494,6 +495,7 @@ class CallDispatcher:
                     in_flight = self._in_flight.get((call, "call"))
                     if in_flight is not None and in_flight.sent_control != effect:
                         in_flight.sent_control = effect
+                        self.has_sent_control = True
                         self._context.task_group.start_soon(
                             send_control, self._context, self._run_id, in_flight
                         )
@@ -744,7 +746,7 @@ async def _ends_within(seconds: float, in_flight: InFlightCall, wait_ended: Wait
 def _calls_async_code(in_flight: InFlightCall) -> bool:
     tool = in_flight.tool
     if tool is None:
-        return in_flight.call.call_kind == "model"
+        return False
     if in_flight.operation == "call":
         return tool.is_async
     hook = getattr(tool, in_flight.operation)

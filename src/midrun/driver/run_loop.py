@@ -29,7 +29,7 @@ from typing import Final, assert_never
 import anyio
 
 from midrun.agents.agent import Agent
-from midrun.codec.snapshot import is_snapshot_due
+from midrun.codec.snapshot import find_next_snapshot_seq
 from midrun.core.controls import Halt
 from midrun.core.driver_inputs import TakeLease
 from midrun.core.entries import RunFailed
@@ -104,7 +104,8 @@ class RunLoop:
         self._turn_began = context.clock()
         self._hooks_running = False  # when the turn began
         self._last_append: AppendResult | None = None
-        self._snapshot_seq = SEQ_ZERO  # the seq of the newest snapshot
+        self._snapshot_seq = SEQ_ZERO  # the seq of the newest snapshot ...
+        self._next_snapshot_seq = find_next_snapshot_seq(SEQ_ZERO)  # ... and of the next one
 
     @property
     def state(self) -> State:
@@ -165,7 +166,7 @@ class RunLoop:
                 self._carry_out(step)
                 if isinstance(operation, WaitForNews):
                     seq = self._session.state.seq
-                    if is_snapshot_due(seq=seq, snapshot=self._snapshot_seq):
+                    if seq >= self._next_snapshot_seq:
                         await self._save_snapshot()
                     await self._wakeup.wait(
                         self._suspects.wait_s
@@ -245,7 +246,8 @@ class RunLoop:
             effects: Sequence[DriverEffect] = step.effects
             if effects or self._suspects.has_acquired:
                 effects = self._suspects.drop_waiting_checks(effects, state)
-            self._dispatcher.apply(effects, state)
+            if effects or self._dispatcher.has_sent_control:
+                self._dispatcher.apply(effects, state)
             if self._agent.program is not None:
                 self._dispatcher.update_program(step.effects, state)
 
@@ -342,6 +344,7 @@ class RunLoop:
             self._snapshot_seq = await save_snapshot_if_due(
                 self._context.store, self.state, appended, last_snapshot_seq=self._snapshot_seq
             )
+            self._next_snapshot_seq = find_next_snapshot_seq(self._snapshot_seq)
 
 
 def _make_halt(scope: str, by: str, reason: str) -> Halt:

@@ -36,6 +36,5 @@ def get_log_context() -> LogContext:
     return _CURRENT.get(NO_LOG_CONTEXT)
 
 
-def set_log_context(context: LogContext) -> None:
-    """Set the log context of the current task, and of tasks that it starts."""
-    _CURRENT.set(context)
+set_log_context: Final = _CURRENT.set
+"""Set the log context of the current task, and of tasks that it starts."""

@@ -30,12 +30,8 @@ def new_waiter() -> Waiter:
     return asyncio.get_running_loop().create_future()
 
 
-def get_current_loop() -> Loop | None:
-    """Return the event loop of this thread, or None outside of one."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+get_current_loop: Final = asyncio._get_running_loop  # noqa: SLF001 - for event loops, and documented
+"""Return the event loop of this thread, or None outside of one."""
 
 
 def wake_waiters(waiters: Iterable[Waiter]) -> None:

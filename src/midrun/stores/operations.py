@@ -35,6 +35,7 @@ from midrun.stores.encryption import UNENCRYPTED, PayloadCipher
 from midrun.stores.search import collect_words
 from midrun.stores.validation import (
     NO_FILES,
+    START_ENTRY_TYPES,
     AdoptedJournal,
     NamedFiles,
     RunRowVersion,
@@ -343,7 +344,8 @@ class JournalStore(ABC):
             chain=self.chain,
             bodies=bodies,
             stored_head=stored_head,
-            starts=starts or validation.has_starts(entries),
+            # As `has_starts`, without the call.
+            starts=starts or not START_ENTRY_TYPES.isdisjoint(map(type, entries)),
             is_large=is_large or bool(files),
             # Nearly all appends of a worker name no file.
             files=await self._collect_files(entries, files)

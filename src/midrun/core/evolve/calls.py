@@ -98,7 +98,7 @@ def _add_calls(
             id=make_call_id(number),
             call_kind=use.kind,
             step=state.meter.steps,
-            agent=_get_agent(state),
+            agent="" if state.speaker is None else state.speaker.agent,
             use=use,
             requested_by_operator=requested_by_operator,
             proposed_message_count=len(state.messages) if use.kind == "model" else 0,
@@ -114,11 +114,6 @@ def _add_calls(
     return calls, opened
 
 
-def _get_agent(state: State) -> str:
-    """Return the value of `Call.agent` and `Message.agent` for the agent that speaks."""
-    return "" if state.speaker is None else state.speaker.agent
-
-
 def call_started(state: State, entry: CallStarted) -> State:
     """Put the call in flight and reserve its spend."""
     number = parse_call_number(entry.call)
@@ -130,7 +125,7 @@ def call_started(state: State, entry: CallStarted) -> State:
             id=entry.call,
             call_kind=entry.call_kind,
             step=state.meter.steps + 1,
-            agent=_get_agent(state),
+            agent="" if state.speaker is None else state.speaker.agent,
         )
         if new
         else get_call(state, entry.call)

@@ -195,10 +195,16 @@ class SqliteWriter:
         groups = self._groups_by_loop.get(loop) or self._add_loop(loop)
         if not inline:
             request.size_bytes = GROUP_MAX_BYTES + 1
-        elif groups.committer is None and self._may_commit_alone(task):
-            if self._commit_inline([request]):
-                return request.get_result()
-            request.inline = False
+        elif groups.committer is None:
+            if task is self._last_task and self._solo_commits < SOLO_COMMITS_MAX:
+                self._solo_commits += 1
+                if self._commit_inline([request]):
+                    return request.get_result()
+                request.inline = False
+            else:
+                # Another task wrote in between, or the allowance is used up. The caller opens a
+                # group, so that tasks which wait for their turn of the loop can join.
+                self._last_task, self._solo_commits = task, 0
         await groups.submit(request)
         return request.get_result()
 
@@ -210,16 +216,6 @@ class SqliteWriter:
         groups = GroupCommit(str(self._path), self._commit_group)
         self._groups_by_loop[loop] = groups
         return groups
-
-    def _may_commit_alone(self, task: Task[object] | None) -> bool:
-        """Tell whether the caller's task wrote last and may commit without a group."""
-        if task is self._last_task and self._solo_commits < SOLO_COMMITS_MAX:
-            self._solo_commits += 1
-            return True
-        # Another task wrote in between, or the allowance is used up. The caller opens a group,
-        # so that tasks which wait for their turn of the loop can join.
-        self._last_task, self._solo_commits = task, 0
-        return False
 
     async def close(self) -> None:
         """Commit every request of this event loop, then close the connection.
