@@ -14,7 +14,7 @@ from itertools import repeat
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Final
 
 import anyio
@@ -176,18 +176,36 @@ def _measure_resume() -> list[Figure]:
 
 
 class CallCounter:
-    """Counts the calls of Python functions by file: a figure that no machine changes."""
+    """Counts the calls of Python functions by file: a figure that no machine changes.
 
-    def __init__(self) -> None:
+    A call of the function with the code `step_code` begins a step.
+    """
+
+    def __init__(self, step_code: CodeType) -> None:
         self.by_file: Counter[str] = Counter()
         self.c_calls = 0
+        self.step_counts: list[int] = []  # the last one is of a step that has not ended
+        self._step_code = step_code
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         """Count one event of `sys.setprofile`."""
         if event == "call":
+            if frame.f_code is self._step_code:
+                self.step_counts.append(0)
             self.by_file[frame.f_code.co_filename] += 1
+            if self.step_counts:
+                self.step_counts[-1] += 1
         elif event == "c_call":
             self.c_calls += 1
+
+    @property
+    def quietest_step(self) -> int:
+        """The calls of the step with the fewest: no timer or poller ran meanwhile.
+
+        Those run once in so many milliseconds. A step that takes longer, because the machine is
+        busy, has more of them.
+        """
+        return min(self.step_counts[:-1])
 
     def by_package(self) -> Counter[str]:
         """Return the calls by package of midrun, or by package outside of it."""
@@ -217,7 +235,6 @@ def count_calls() -> CallCounter:
 
 
 async def _count_calls(folder: Path) -> CallCounter:
-    counter = CallCounter()
     warm_up = 100
 
     def turn(messages: Transcript) -> Line:
@@ -229,6 +246,7 @@ async def _count_calls(folder: Path) -> CallCounter:
             return "Done."
         return [REPLY_TEXT, Use("look", n=number)]
 
+    counter = CallCounter(turn.__code__)
     agent = Agent("stepper", model=ScriptedModel(turn), tools=[look])
     async with Midrun(f"sqlite:///{folder / 'runs.db'}", agents=[agent]) as midrun:
         assert isinstance(midrun.store, SqliteStore)
@@ -249,7 +267,12 @@ def _list_call_figures(counter: CallCounter) -> list[Figure]:
             unit="calls",
             at_most=500,
             detail=f"{split}; and {counter.c_calls / COUNTED_STEPS:.0f} of C functions",
-        )
+        ),
+        Figure(
+            name="… in the step with the fewest, without timers and pollers",
+            value=counter.quietest_step,
+            unit="calls",
+        ),
     ]
 
 
