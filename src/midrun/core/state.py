@@ -258,7 +258,7 @@ class Ask(Value, kw_only=True):
 
 
 class Frame(Value, kw_only=True):
-    """A topic that is held in order to answer a message, with the place to continue from."""
+    """A held topic: work that was left to answer a message, with the place to continue from."""
 
     id: FrameId
     goal: str

@@ -40,7 +40,7 @@ class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     last_text: str = ""  # the last text of the agent
     is_output_invalid: bool = False  # it came with an output that is not valid
     custom_verdicts: dict[str, bool] = {}  # of custom conditions; a new step clears them
-    held_tokens: int = 0  # estimated prompt tokens that held topics (frames) have cost
+    held_tokens: int = 0  # estimated prompt tokens that held topics have cost
 
     @property
     def committed_spend(self) -> Spend:

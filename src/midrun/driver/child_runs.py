@@ -113,9 +113,8 @@ async def _wait_for_child(
     child: RunId,
 ) -> CloseCall | AskPerson:
     await _create_child(context, agent, in_flight, state, child)
-    await send_control(
-        context, state.run, in_flight
-    )  # a control that came before the child existed
+    # A control that came before the child existed.
+    await send_control(context, state.run, in_flight)
     await _send_answers(context, state, in_flight.call.id, child)
     await _resume_child(context, state.run, child)
     # Subscribe before the first look: a change between the look and the wait sets the wakeup.

@@ -119,9 +119,8 @@ class InFlightCall:
         self.code: UserCode | None = None  # async user code that runs for it
         self._scope: anyio.CancelScope | None = None
         self.finished = False
-        self._finished_event: anyio.Event | None = (
-            None  # created by the first waiter: most have none
-        )
+        # Created by the first waiter: most calls have none.
+        self._finished_event: anyio.Event | None = None
         self.stop_reason = ""
         self.sent_control: ControlChild | None = None  # the control that its child run was sent
         self.shutting_down = False  # the worker shuts down, and this call has a grace to finish

@@ -261,11 +261,11 @@ class LocalWorker:
 
     async def drive_until_released(self, run: RunId) -> None:
         """Drive `run` if possible; return when it is not driven here."""
-        with self._change_notifier.subscribe(run) as bell:
+        with self._change_notifier.subscribe(run) as wakeup:
             self.start_drive(run)
             # The end of a drive notifies the subscribers of the run, see `_drive_guarded`.
             while run in self._active_runs:
-                await bell.wait()
+                await wakeup.wait()
 
     def get_known_state(self, run: RunId) -> State | None:
         """Return the state that a drive here has of `run`, if any."""

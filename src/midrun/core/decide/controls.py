@@ -170,7 +170,7 @@ def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
 def cancel(state: State, control: Cancel, _: Micros) -> Verdict:
     """Request a cancel; end the run at once if no cleanup is left.
 
-    Open asks are closed, frames are abandoned, and texts that were not applied go back to
+    Open asks are closed, held topics are dropped, and texts that were not applied go back to
     their senders. These entries come in the same append as the request.
     """
     # In other phases the table answers a second cancel. A halted run may have a cancel pending

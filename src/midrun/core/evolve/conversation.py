@@ -1,7 +1,7 @@
-"""Fold messages, frames, plans, answers and take-overs.
+"""Fold messages, held topics, plans, answers and take-overs.
 
-A frame holds the current topic: its goal, plan and open calls are saved in the frame, and
-restored when the frame is resumed. Frames form a stack.
+A `Frame` is a held topic: the goal, the plan and the open calls of the work that the agent has
+left to answer a message. They are restored when the topic is resumed. Frames form a stack.
 """
 
 from msgspec.structs import replace
@@ -72,7 +72,7 @@ def message_due(state: State, entry: MessageDue) -> State:
 
 
 def message_taken(state: State, entry: MessageTaken) -> State:
-    """Give the message to the agent without a frame.
+    """Give the message to the agent without holding a topic.
 
     The agent has its answer to the task and now answers a message. `main_answer` keeps the
     answer to the task meanwhile, so that the reply to the message does not replace it.
@@ -154,7 +154,7 @@ def frame_abandoned(state: State, entry: FrameAbandoned) -> State:
 
 def _pop_frame(state: State, frame_id: str) -> State:
     frame = _get_frame(state, frame_id)
-    # Calls held with the frame may have been closed meanwhile, for example by an expired
+    # Calls held with the topic may have been closed meanwhile, for example by an expired
     # ask. Only open ones return to the open calls, before those of the current topic.
     back = tuple(n for n in frame.parked_calls if state.calls[n - 1].is_open)
     frames = tuple(f for f in state.frames if f is not frame)
@@ -165,7 +165,7 @@ def _get_frame(state: State, frame_id: str) -> Frame:
     for one in state.frames:
         if one.id == frame_id:
             return one
-    raise JournalCorrupt(state.run, state.seq, f"there is no frame {frame_id}")
+    raise JournalCorrupt(state.run, state.seq, f"there is no held topic {frame_id}")
 
 
 def plan_made(state: State, entry: PlanMade) -> State:
