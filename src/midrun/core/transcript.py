@@ -131,10 +131,14 @@ class Transcript(Sequence[Turn]):
             return 0
         if mine.summary and format_summary(mine) != format_summary(others):
             return 0
+        # A `Vector` shares the unchanged part of its tree with older versions, so the common
+        # beginning is found by comparing references, not texts.
         shared = mine.messages.count_shared(others.messages)
         calls = mine.calls.count_shared(others.calls)
         same = 0
         for message in islice(mine.messages, mine.condensed_count, shared):
+            # The message is the same object, but one of its calls has another outcome by now,
+            # and a turn shows the outcomes of its calls.
             if message.calls and any(parse_call_number(id_) > calls for id_ in message.calls):
                 break
             same += 1

@@ -417,6 +417,8 @@ class UserCode:
         self.task = task
         task.set_name(self.label)
         try:
+            # A stop may come between the start of the task and this line. Code that has not
+            # begun has no effect, so it must not begin any more.
             if self.stopping_since is not None or (in_flight and in_flight.stop_reason):
                 raise CodeStopped
             if in_flight is not None:
@@ -498,6 +500,8 @@ class UserCode:
         self._gate.shield = self.stopping_since is not None
 
     def _cancel(self, gap_s: float, remaining: int) -> None:
+        # The order does not matter for delivery, but the gate must be open: a closed one hides
+        # the cancelled scope from everything inside of it.
         self._gate.shield = False
         self._stop_scope.cancel()
         if remaining > 1:

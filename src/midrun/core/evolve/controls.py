@@ -234,6 +234,8 @@ def _is_unfinished(call: CallState) -> bool:
 
 def run_cancelled(state: State, entry: RunCancelled) -> State:
     """End the run; store the residue and the partial output."""
+    # `has_ended` stays set if the run is cancelled once more, to retry undos: its output is
+    # final.
     return replace(
         state, is_leased=False, has_ended=True, residue=entry.residue, output=entry.partial
     )

@@ -63,6 +63,8 @@ def message_due(state: State, entry: MessageDue) -> State:
     pending = tuple(
         replace(p, due_at=None) if p.seq == entry.message else p for p in state.pending
     )
+    # An urgent message makes the current prompt outdated, so that the model call is aborted and
+    # the next one has the message.
     now = any(p.seq == entry.message and p.urgency == "now" for p in pending)
     return replace(
         state,
@@ -104,6 +106,8 @@ def frame_pushed(state: State, entry: FramePushed) -> State:
         next_step=entry.next,
         pushed_seq=state.seq,
         expires=entry.expires,
+        # Calls of the held topic leave `open_calls`: otherwise the side question could not
+        # reach a boundary before they have ended, and they may wait for a person.
         parked_calls=state.open_calls,
         plan=state.plan,
         speaker=state.speaker,
@@ -148,6 +152,7 @@ def frame_abandoned(state: State, entry: FrameAbandoned) -> State:
     state = _pop_frame(state, entry.frame)
     if not entry.text:
         return state
+    # Several topics may be dropped before the agent speaks again; each is announced.
     state = replace(state, reply_prefix=f"{state.reply_prefix} {entry.text}".strip())
     return state.with_messages(Message(role="runtime", text=entry.text, kind="dropped"))
 
@@ -186,6 +191,8 @@ def handed_off(state: State, entry: HandedOff) -> State:
 
 def history_condensed(state: State, entry: HistoryCondensed) -> State:
     """Replace the oldest messages in the prompt by a summary."""
+    # The size of the next prompt is not known before it was sent. With the old number the
+    # scheduler would condense again at once.
     return replace(
         state, condensed_count=entry.message_count, summary=entry.summary, prompt_tokens=0
     )
