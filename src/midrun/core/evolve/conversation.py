@@ -207,14 +207,14 @@ def answer_given(state: State, entry: AnswerGiven) -> State:
 
 def taken_over(state: State, entry: TakenOver) -> State:
     """Let a person act in the agent's place; clear a failure."""
-    hold = state.pause
+    pause = state.pause
     # A pause that is in force becomes the pause of this person: it has no time limit, and only
     # the hand-back ends it. A running run pauses first; `PauseRequested` follows for that.
     if state.phase is Phase.PAUSED:
-        hold = replace(
-            hold or PauseState(seq=state.seq, by=entry.by), reason="taken_over", ends_at=None
+        pause = replace(
+            pause or PauseState(seq=state.seq, by=entry.by), reason="taken_over", ends_at=None
         )
-    return reset_deaths(replace(state, taken_over_by=entry.by, pause=hold, error=None))
+    return reset_deaths(replace(state, taken_over_by=entry.by, pause=pause, error=None))
 
 
 def person_wrote(state: State, entry: PersonWrote) -> State:
