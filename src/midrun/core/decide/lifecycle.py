@@ -85,6 +85,7 @@ def compute_digest(control: Control) -> str:
 
 def add_wakeup(state: State, entries: tuple[Entry, ...], reason: str) -> tuple[Entry, ...]:
     """Append `RunWoken` if `entries` give a waiting run something to do."""
+    # Asked of the state with the entries: the answer to one of two open asks may not be enough.
     if state.phase is Phase.WAITING and can_continue(apply_entries(state, entries)):
         return (*entries, RunWoken(why=reason))
     return entries

@@ -339,6 +339,7 @@ def call_aborted(state: State, entry: CallAborted) -> State:
     again = (
         safe and not entry.final and not any(p.timing == "now" for p in state.pending_redirects)
     )
+    # `final` means that its own time was up. Then no control has stopped it.
     by = "" if entry.final else _find_stop_reason(state, call)
     call = replace(call, stage=CallStage.ABORTED, must_retry=again, stopped_by=by)
     return _keep_partial_text(
@@ -395,6 +396,7 @@ def call_unknown(state: State, entry: CallUnknown) -> State:
     call = replace(
         call,
         stage=CallStage.UNKNOWN,
+        # The doubt stays with the call over later attempts: undo and report depend on it.
         may_have_happened=True,
         must_retry=call.safe_to_repeat,
         worker_deaths=call.worker_deaths + (orphan and is_death_counted(call)),
