@@ -291,9 +291,8 @@ class _JsonWalk:
 
     def _normalize_object(self, value: dict[object, object]) -> dict[str, object]:
         self._enter_container(value)
-        self._charge_bytes(
-            2 * dict.__len__(value)
-        )  # a colon, and a comma or brace, for each item
+        # A colon, and a comma or a brace, for each item.
+        self._charge_bytes(2 * dict.__len__(value))
         made: dict[str, object] = {}
         for key, item in _iter_items(value):
             name = self._normalize_key(key)

@@ -268,6 +268,8 @@ class RunSource:
     async def _write_entries(self, writer: SseWriter, last_seq: int) -> None:
         while self._sent < last_seq:
             page = await self._server.events.read_after(self._run.id, self._sent)
+            # Set before the write. If the write fails, the stream is over; a client that
+            # reconnects says itself which entry it has.
             self._sent = page[-1].seq
             for event in page:
                 self._closed.discard(event.starts or "")  # the call is tried again
@@ -283,6 +285,8 @@ class RunSource:
             return True
         if updates.is_due(self._sent):
             state = await self._server.views.read_state(self._run.id)
+            # The state may be newer than the channel. The entries go first, so that no update
+            # is ahead of the entries that it includes.
             await self._write_entries(writer, state.seq)
             await writer.write(await updates.format_update(state))
         return updates.has_sent(self._sent)

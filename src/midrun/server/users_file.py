@@ -132,8 +132,7 @@ class UsersFile:
         try:
             status = self._path.stat()
             # The inode changes with every change by `midrun users`, which replaces the file.
-            # The other fields show changes by an editor, also two within one tick of the clock
-            # in most cases.
+            # The other fields show changes by an editor.
             version = (status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode)
         except OSError:
             pass  # `load` reports it

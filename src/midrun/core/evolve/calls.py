@@ -339,7 +339,7 @@ def call_aborted(state: State, entry: CallAborted) -> State:
     again = (
         safe and not entry.final and not any(p.timing == "now" for p in state.pending_redirects)
     )
-    # `final` means that its own time was up. Then no control has stopped it.
+    # `final`: it ended by itself, or its own time was up. No control has stopped it.
     by = "" if entry.final else _find_stop_reason(state, call)
     call = replace(call, stage=CallStage.ABORTED, must_retry=again, stopped_by=by)
     return _keep_partial_text(
