@@ -74,7 +74,7 @@ def side_questions_now_next_and_later() -> Scenario:
 
 
 def a_side_question_while_the_run_waits() -> Scenario:
-    """It is answered in a frame; the ask and the held topic stay open."""
+    """The work is held meanwhile; the ask and the held topic stay open."""
     ask = RequestedCall(tool="ask", args={"question": "Blue?"})
     run = start_run().replies(ask).starts("c2")
     question = v.AskPerson(epoch=Epoch(1), call=CallId("c2"), question="Blue?")

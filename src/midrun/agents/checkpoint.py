@@ -354,12 +354,16 @@ def _check_signature(envelope: dict[object, object], key: bytes | None) -> None:
                 "it is signed, and no key is given to check the signature"
             )
         return
+    # An unsigned text is refused where a key is given. Otherwise an attacker could remove the
+    # signature instead of forging it.
     expected_kid = make_key_id(key)
     if not signed:
         raise _make_invalid_error("it is not signed, and a key is given")
     if envelope.get("kid") != expected_kid:
         raise _make_invalid_error(f"it was signed with another key than {expected_kid}")
     mac = envelope.get("mac")
+    # The signature covers the parsed values in canonical form, not the text: a database that
+    # stores JSON may change white space and the order of keys. Unknown fields are covered, too.
     rest = {name: value for name, value in envelope.items() if name != "mac"}
     expected_mac = _compute_mac(key, _ENCODER.encode(rest))
     # Constant time: the duration must not tell a forger how many characters are right.

@@ -52,6 +52,8 @@ def make_error(url: str, status: int, body: bytes) -> MidrunError:
     known = _ERROR_CLASSES.get(str(problem.get("code")))
     if known is not None:
         try:
+            # The same class, with the same fields, as in the process of the server: code that
+            # handles the errors of `Midrun` works unchanged with `connect`.
             return _rebuild_error(known, problem.get("args"))
         except (ValueError, msgspec.ValidationError):
             pass  # a newer server, whose error has other fields
@@ -134,6 +136,7 @@ class Backoff:
             self._attempts, first_s=RETRY_FIRST_S, longest_s=RETRY_MAX_S, chance=self._random()
         )
         delay = max(delay, retry_after)
+        # Do not sleep if the next attempt would come too late: the caller learns of it at once.
         if anyio.current_time() + delay > self._deadline:
             return False
         await anyio.sleep(delay)
@@ -299,6 +302,7 @@ class HttpTransport:
                 lost = lost or not isinstance(error, httpx2.ConnectError)
                 retry_after = 0.0
             else:
+                # The server has answered, whatever the answer is: the next outage is a new one.
                 self._is_outage_logged = False
                 if reply.is_success:
                     replayed = reply.headers.get("idempotency-replayed") == "true"

@@ -90,6 +90,9 @@ class HashChain(Struct, frozen=True, gc=False):
         lines: list[bytes] = []
         for data, stored in pairs:
             link = self.make_next_link(link, data)
+            # Each link is computed from the computed link before it, not from the stored one.
+            # So a changed line breaks the chain at its own seq, and every later line is refused
+            # as well.
             if link != stored:
                 seq = after + len(lines) + 1
                 raise JournalCorrupt(run, seq, "the chain of hashes is broken")

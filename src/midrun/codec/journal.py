@@ -138,6 +138,9 @@ def encode_entry(
         TooLarge: the entry is longer than `limits.max_bytes`.
     """
     if _ENCODED_ENTRIES and not keep:
+        # The identity is compared as well: the id of an object that is gone may be given to
+        # another. And the limits of this caller may be smaller than those under which the text
+        # was made.
         kept = _ENCODED_ENTRIES.pop(id(entry), None)
         if kept is not None and kept[0] is entry and len(kept[1]) <= limits.max_bytes:
             return kept[1]

@@ -97,6 +97,7 @@ def encode_in_steps(
     except _JsonProblem as flaw:
         raise NotJson(path + flaw.format_path(), flaw.problem) from None
     text = b"".join(walk.chunks)
+    # The cheapest check comes first: nothing of a text that is too long is parsed.
     if len(text) > limits.max_bytes:
         raise TooLarge(path, len(text), limits.max_bytes)
     return made, text
@@ -148,6 +149,8 @@ def _copy_flat_object(
     """Copy a small object of ASCII texts and numbers; None if it needs the walk."""
     if len(value) > SHALLOW_MAX_ITEMS:
         return None
+    # A lower bound, as in the walk: quotes and escapes are not counted. The store measures the
+    # text.
     size = 2 * len(value)
     for key, item in value.items():
         if type(key) is not str or not key.isascii():
@@ -288,9 +291,8 @@ class _JsonWalk:
 
     def _normalize_object(self, value: dict[object, object]) -> dict[str, object]:
         self._enter_container(value)
-        self._charge_bytes(
-            2 * dict.__len__(value)
-        )  # a colon, and a comma or brace, for each item
+        # A colon, and a comma or a brace, for each item.
+        self._charge_bytes(2 * dict.__len__(value))
         made: dict[str, object] = {}
         for key, item in _iter_items(value):
             name = self._normalize_key(key)

@@ -484,7 +484,7 @@ class RequestNoted(RequestEntry, kw_only=True):
     since_by: str = ""
 
 
-# The conversation: messages, frames, plan, history, and takeovers.
+# The conversation: messages, held topics (frames), plan, history, and takeovers.
 
 
 class MessageReceived(RequestEntry, kw_only=True):
@@ -494,7 +494,7 @@ class MessageReceived(RequestEntry, kw_only=True):
     urgency: Urgency = "next"
     due: Micros | None = None
     ack: str = ""
-    queued: bool = False  # the stack of frames was full when it arrived
+    queued: bool = False  # too many topics were held when it arrived
     files: tuple[FileRef, ...] = ()
 
 

@@ -76,7 +76,7 @@ def find_current_item(items: tuple[PlanItem, ...]) -> PlanItem | None:
 def get_topic_plan(state: State) -> tuple[PlanItem, ...]:
     """Return the plan of the current topic.
 
-    After a frame is pushed, the state still has the plan of the held topic until the agent
+    After a topic is held, the state still has the plan of the held topic until the agent
     sets another one. That plan says nothing about the message being answered.
     """
     return () if state.frames and state.plan == state.frames[-1].plan else state.plan

@@ -90,8 +90,8 @@ def find_failure(state: State, active_calls: Sequence[CallState]) -> RunFailed |
         return state.error
     if state.pending and state.pending_redirects and not state.taken_over_by:
         return None  # the redirect will seal the open calls, so none of them is made again
-    # Only calls that could start now count. A suspect call of a frame does not stop
-    # the run until the frame is resumed.
+    # Only calls that could start now count. A suspect call of a held topic does not stop the
+    # run until the topic is resumed.
     calls: list[CallState] = []
     for call in active_calls:
         if call.worker_deaths >= WORKER_DEATHS_MAX:

@@ -200,6 +200,8 @@ def advance(
         case Phase.CANCELLING:
             return () if is_busy else _advance_cancelling(state, now, may_start)
         case Phase.HALTED:
+            # A halt leaves the run unfinished. The lease is given back, so that after the lift
+            # any worker can continue; this one may be gone by then.
             return () if is_busy else (LeaseReleased(why="halted"),)
         case Phase.QUEUED | Phase.PAUSED | Phase.WAITING | Phase.FAILED:
             return ()
@@ -225,6 +227,8 @@ def _advance_running(
     calls = state.active_calls if state.open_calls else ()
     failure = find_failure(state, calls)
     if failure is not None:
+        # The run fails only when nothing is in flight. Its end would end the lease, and the
+        # outcomes of the calls beside the failed one could not be journaled any more.
         return () if is_busy else (failure,)
     # Boundary entries come before starts, because they may close the calls that would be
     # started, or open asks for them.
@@ -235,6 +239,8 @@ def _advance_running(
             entries := _start_open_calls(state, calls, now, reserve, may_start)
         ):
             return entries
+        # A call is in flight, waits for the time of its retry, or is held back by a check or by
+        # `may_start`. Its end, or a timer, wakes the worker; until then this is no boundary.
         if has_unblocked_call(state, calls):
             return ()
     # Not at a boundary while something is in flight.
@@ -453,6 +459,9 @@ def _choose_purpose(state: State) -> CallPurpose:
 
 def _make_pause_entries(state: State) -> tuple[Entry, ...]:
     """Pause the run; wake it at once if a redirect came after the pause request."""
+    # A redirect that came after the pause request is an instruction to continue. Without the
+    # second entry the run would stay paused with the instruction unread. A pause at a cap, or
+    # by a person who has taken over, is not ended by it.
     pause = state.pause or PauseState()
     paused: tuple[Entry, ...] = (RunPaused(why=pause.reason),)
     if pause.reason == "user" and any(p.seq > pause.seq for p in state.pending_redirects):
@@ -598,6 +607,8 @@ def find_wake_time(state: State) -> Micros | None:
         and state.is_leased
         and (limit := get_work_limit_micros(stop))
     ):
+        # `worked_micros` is the time worked up to the last entry, at `state.at`. From there on
+        # the time runs, as the run has a lease and works; a run that rests does not use it up.
         times.append(add_micros(state.at, max(0, limit - state.worked_micros)))
     return min(times, default=None)
 
@@ -617,4 +628,5 @@ def find_retry_time(state: State, now: Micros) -> Micros | None:
             call, action = cleanup
             retry_at = call.get_cleanup(action).retry_at
             times += [retry_at] if retry_at else []
+    # Times that have passed are left out, see `Session._find_next_time`.
     return min((time for time in times if time > now), default=None)

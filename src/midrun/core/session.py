@@ -309,6 +309,9 @@ class Session:
     # ── one turn ──────────────────────────────────────────────────────────────────────────
 
     def _begin_turn(self, ready: Ready, now: Micros) -> Step:
+        # The order matters. Without a lease nothing may be appended. A decision on an outdated
+        # state would only conflict, so reading comes before every decision. And only what was
+        # read tells whether the lease is still ours.
         if self._is_lease_lost:
             return Step(operation=Finish())
         if self._must_read or self._known_seq > self.state.seq:  # as `is_behind`
@@ -400,6 +403,8 @@ class Session:
             if retry_at is not None:
                 until = retry_at if until is None else min(until, retry_at)
         return Step(
+            # Asked of the state after the batch: an entry of the batch itself ends the lease
+            # when the run pauses, waits or ends. Then there is nothing left to wait for.
             operation=WaitForNews(until=until) if self.holds_lease else Finish(),
             appended=tuple(turn.batch.entries),
             effects=self._list_leaving_effects()
@@ -461,6 +466,8 @@ class Session:
             batch.state if is_same_time else apply_entries(batch.base, batch.entries, at)
         )
         changed = self.state.phase is not batch.base.phase
+        # Timers and halts are appended without the lease and start no call. What follows from
+        # them is decided in a new turn, in an append under the lease.
         if not is_leased:
             self._forget_halt(turn)
             return Step(operation=Proceed(), has_changed=changed)
@@ -470,17 +477,27 @@ class Session:
     def _drop_batch(self, result: NotAppended) -> Step:
         """Decide again after a batch that was not appended, or perhaps not."""
         match result.reason:
+            # In all cases `_known_seq` is ahead of `state` (see `_append`), so the next turn
+            # reads first. Nothing has to be undone: neither the state nor the inputs were
+            # changed by the batch. The inputs stay with the shell until a step counts them as
+            # settled.
             case "conflict":
                 return Step(operation=Proceed())
             case "halted":
                 self._pending_halt = result.halt
                 return Step(operation=Proceed())
+            # The store has said that it wrote nothing, so the same decision can be made again.
             case "unavailable":
                 return Step(operation=WaitForStore())
+            # The store has not said anything. The batch is remembered, because a later read may
+            # find it. Its inputs are not lost either way: if it was not appended, they are
+            # decided again.
             case "unknown":
                 assert self._turn is not None
                 self._unanswered.append(self._turn)
                 return Step(operation=WaitForStore())
+            # Only an append that takes the lease gets this answer: the session ends before it
+            # began.
             case "leased":
                 return Step(operation=Finish())
             case _:

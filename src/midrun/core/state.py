@@ -123,9 +123,7 @@ class CallState(Value, kw_only=True):
     started_seq: Seq = SEQ_ZERO  # the entry that started the last attempt
     started_at: Micros = Micros(0)
     seen_seq: Seq = SEQ_ZERO  # the newest entry that the decision to start knew
-    closed_seq: Seq = (
-        SEQ_ZERO  # the entry that last closed it: undo goes by these, newest first
-    )
+    closed_seq: Seq = SEQ_ZERO  # the entry that last closed it; the newest is undone first
     # An earlier attempt was aborted or unknown. Stays True, whatever later attempts do, until
     # a result or a check settles the question.
     may_have_happened: bool = False
@@ -140,12 +138,10 @@ class CallState(Value, kw_only=True):
     model_failures: tuple[bool, ...] = ()
     check_denials: int = 0  # times that its check reported "not done"
     late_attempt: int = 0  # the attempt whose result came from a worker with an older epoch
-    asked_from_inside: bool = (
-        False  # its code asked a person: an effect may have happened before that
-    )
-    deferred_review: bool = (
-        False  # the step goes on without it; its outcome arrives as a message
-    )
+    # Its code asked a person: an effect may have happened before that.
+    asked_from_inside: bool = False
+    # The step goes on without it, while a person reviews it; its outcome arrives as a message.
+    deferred_review: bool = False
     result: Json = None
     files: tuple[FileRef, ...] = ()  # returned beside the result
     error: str = ""
@@ -258,7 +254,7 @@ class Ask(Value, kw_only=True):
 
 
 class Frame(Value, kw_only=True):
-    """A topic that is held in order to answer a message, with the place to continue from."""
+    """A held topic: work that was left to answer a message, with the place to continue from."""
 
     id: FrameId
     goal: str
@@ -356,13 +352,12 @@ class State(Value, kw_only=True):
     calls: Vector[CallState] = field(default_factory=Vector)
     in_flight: tuple[int, ...] = ()
     open_calls: tuple[int, ...] = ()
-    cleanup_calls: Vector[int] = field(
-        default_factory=Vector
-    )  # started, and may need a cleanup
+    # Started, and may need a cleanup. A cancel looks at these only, not at all calls.
+    cleanup_calls: Vector[int] = field(default_factory=Vector)
     program_deaths: int = 0  # workers that died while a hosted program ran between its calls
-    cleanup_in_flight: tuple[int, CleanupAction] | None = (
-        None  # the undo or release in flight: one at a time
-    )
+    # The undo or release in flight. There is one at a time: the next effect to undo may be one
+    # that this one was built on.
+    cleanup_in_flight: tuple[int, CleanupAction] | None = None
     asks: Vector[Ask] = field(default_factory=Vector)
     open_asks: tuple[int, ...] = ()
 
@@ -403,9 +398,7 @@ class State(Value, kw_only=True):
     tool_retries: dict[str, tuple[int, int]] = {}  # noqa: RUF012 - as above
     invalid_outputs: int = 0  # in a row, since the last answer or instruction
     reply_prefix: str = ""  # text before the next reply: "Back to ..."
-    reply_prefix_seq: Seq = (
-        SEQ_ZERO  # the entry that set it: a reply begun before does not get it
-    )
+    reply_prefix_seq: Seq = SEQ_ZERO  # the entry that set it; earlier replies do not get it
     output: str = ""
     value: Json = None
     # The files that the entries of this run name, without those of its history. `file_limits`
@@ -432,6 +425,8 @@ class State(Value, kw_only=True):
         It grows with every request, new ask and phase change, but not with a step. A client
         that decides on a view of the run therefore does not conflict with ordinary progress.
         """
+        # A new ask counts: a person who decides must have seen it. An entry of ordinary work
+        # does not, or every click on a busy run would come too late.
         last_ask = self.asks[-1].opened_seq if self.asks.size else SEQ_ZERO
         return max(self.last_control_seq, self.phase_since, last_ask)
 

@@ -52,7 +52,7 @@ def boundary_entries(
         return tuple(_give_up_cleanups(state))
     if state.phase is not Phase.RUNNING:
         return ()
-    # A person has taken over: messages, frames and stop conditions wait for the hand-back.
+    # A person has taken over: messages, held topics and stop conditions wait for the hand-back.
     # Only the calls that the person requests may need an approval.
     if state.taken_over_by:
         return _open_needed_asks(state, active_calls, now)
@@ -96,6 +96,8 @@ def _apply_redirects(state: State) -> Iterator[Entry]:
     """Apply every pending redirect; close open asks and seal calls that have not started."""
     yield from close_asks(state, "superseded")
     parked = (n for frame in state.frames for n in frame.parked_calls)
+    # Calls of held topics are sealed, too: the new instruction replaces the whole work, and a
+    # call of the old plan must not start when its topic is resumed.
     for number in (*state.open_calls, *parked):
         call = state.calls[number - 1]
         # The fold of `AskClosed` seals a call that waits on its ask.
@@ -189,8 +191,8 @@ def _deliver_message(state: State, now: Micros) -> Entry | None:
     """Return the entry that delivers the first deliverable message, or None.
 
     If the agent has given its answer, no topic has to be held. In the middle of the work a
-    frame is pushed, unless the stack is full: then the message waits until a frame closes. A
-    "later" message waits for the answer to the task itself.
+    topic is held, unless too many are: then the message waits until one is resumed or dropped.
+    A "later" message waits for the answer to the task itself.
     """
     at_hand = state.answer is not None and not state.open_calls
     for waiting in state.pending:
@@ -202,7 +204,7 @@ def _deliver_message(state: State, now: Micros) -> Entry | None:
         if at_hand or waiting.urgency == "later":
             continue
         # A hosted program reads the message at its next model call. It cannot put its work
-        # aside to answer, so no frame is pushed.
+        # aside to answer, so no topic is held.
         if state.run_started.hosted:
             return MessageTaken(message=waiting.seq)
         if len(state.frames) < state.run_started.frame_depth:
@@ -225,7 +227,7 @@ def _push_frame(state: State, pending: PendingText, now: Micros) -> FramePushed:
 
 
 def resume_topic(state: State, now: Micros) -> FrameResumed | FrameReconstructed:
-    """Resume the frame on top; after its time limit, as a reconstruction."""
+    """Resume the topic on top; after its time limit, as a reconstruction."""
     frame = state.frames[-1]
     if now >= frame.expires:
         return FrameReconstructed(
@@ -261,6 +263,8 @@ def _give_up_cleanups(state: State) -> Iterator[UndoGaveUp]:
     """
     if state.in_flight or state.cleanup_in_flight:
         return
+    # `UndoGaveUp` for a later effect while an earlier one still has attempts would break the
+    # order of undos, newest effect first: the earlier one may depend on it.
     for call, action in list_remaining_cleanups(state):
         cleanup = call.get_cleanup(action)
         why = cleanup.error or "its last attempt was cut short"

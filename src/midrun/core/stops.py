@@ -40,7 +40,7 @@ class Meter(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     last_text: str = ""  # the last text of the agent
     is_output_invalid: bool = False  # it came with an output that is not valid
     custom_verdicts: dict[str, bool] = {}  # of custom conditions; a new step clears them
-    held_tokens: int = 0  # estimated prompt tokens that held topics (frames) have cost
+    held_tokens: int = 0  # estimated prompt tokens that held topics have cost
 
     @property
     def committed_spend(self) -> Spend:
@@ -221,6 +221,8 @@ def find_met_stop(stop: Stop | None, meter: Meter, reserve: Spend = NO_SPEND) ->
         return next(
             (hit for part in stop.parts if (hit := find_met_stop(part, meter, reserve))), None
         )
+    # The condition is met, but completing would hand an invalid output to the caller. The agent
+    # gets its further attempts first.
     if meter.is_output_invalid and completes_run(stop):
         return None  # the run would complete with that output
     return stop if _is_met(stop, meter, reserve) else None
@@ -280,6 +282,8 @@ def _is_met(stop: Stop, meter: Meter, reserve: Spend) -> bool:  # noqa: C901, PL
 def has_repeats(calls: tuple[str, ...], count: int) -> bool:
     """Tell whether the calls end in `count` rounds of one call, or of a cycle of up to four."""
     for length in range(1, CYCLE_MAX_CALLS + 1):
+        # A cycle of `length` calls that was made `count` times is a tail that equals its own
+        # beginning repeated. Longer cycles are not searched, so the cost is bounded.
         tail = calls[-length * count :]
         if len(tail) == length * count and tail == tail[:length] * count:
             return True
@@ -324,6 +328,8 @@ def find_overdrawn_cap(stop: Stop | None, meter: Meter, reserve: Spend) -> Stop 
     """Return the cap on tokens or cost that `reserve` would exceed, if any."""
     if not (reserve.tokens or reserve.cost):
         return None
+    # Also those inside `&` and `~`: a bound on money holds before every call, whatever the rest
+    # of the condition says.
     money = [leaf for leaf in flatten_stop(stop) if isinstance(leaf, MaxTokens | MaxCost)]
     return next((leaf for leaf in money if _is_met(leaf, meter, reserve)), None)
 
@@ -341,6 +347,8 @@ def get_work_limit_micros(stop: Stop | None) -> int:
         case MaxTime(seconds, minutes):
             return round((seconds + minutes * 60) * 1e6)
         case AnyOf(parts):
+            # Only limits that end the run on their own become timers. Inside `&` or `~` the
+            # time is one of several facts, which are looked at between two steps.
             return min(filter(None, map(get_work_limit_micros, parts)), default=0)
         case _:
             return 0

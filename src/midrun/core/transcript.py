@@ -25,14 +25,14 @@ from midrun.core.values import CallResult, FileRef, Json, Message, Value
 CONDENSE_KEEP_MESSAGES: Final = 8
 """The number of newest messages that stay in the prompt when the history is condensed."""
 
-# Frames in a prompt. Each frame adds a line to every prompt as long as it is held.
+# Held topics in a prompt. Each adds a line to every prompt as long as it is held.
 # The line has a maximum length whatever its goal is, and its tokens are counted per call.
 
 CHARS_PER_TOKEN: Final = 4
 """Estimated characters per token. Providers differ."""
 
 FRAME_MAX_TOKENS: Final = 60
-"""Maximum number of tokens that one frame adds to a prompt."""
+"""Maximum number of tokens that one held topic adds to a prompt."""
 
 
 HELD_PREFIX: Final = "Held: "
@@ -50,7 +50,7 @@ def format_topic_reminder(goal: str) -> str:
 
 
 def estimate_frame_tokens(state: State) -> int:
-    """Estimate how many tokens of the next prompt are due to frames."""
+    """Estimate how many tokens of the next prompt are due to held topics."""
     said = [format_held_topic(frame.goal) for frame in state.frames]
     if state.summary:
         said += [format_topic_reminder(frame.goal) for frame in state.frames]
@@ -131,10 +131,14 @@ class Transcript(Sequence[Turn]):
             return 0
         if mine.summary and format_summary(mine) != format_summary(others):
             return 0
+        # A `Vector` shares the unchanged part of its tree with older versions, so the common
+        # beginning is found by comparing references, not texts.
         shared = mine.messages.count_shared(others.messages)
         calls = mine.calls.count_shared(others.calls)
         same = 0
         for message in islice(mine.messages, mine.condensed_count, shared):
+            # The message is the same object, but one of its calls has another outcome by now,
+            # and a turn shows the outcomes of its calls.
             if message.calls and any(parse_call_number(id_) > calls for id_ in message.calls):
                 break
             same += 1
@@ -236,7 +240,7 @@ def _explain_lost_result(call: CallState) -> Json:
 
 
 def _explain_missing_result(call: CallState) -> str:
-    # The call waits with a frame, or for a person, while the model is called.
+    # The call waits with a held topic, or for a person, while the model is called.
     if call.is_open:
         return HELD_CALL_TEXT
     if call.stage is CallStage.ABORTED and not call.error:

@@ -482,6 +482,8 @@ def list_possible_controls(state: State) -> tuple[str, ...]:
     is not the one that took over. "fork" is the last one in every phase: it creates a new run
     and changes nothing in this one, so it is not in the table.
     """
+    # The table alone would offer *approve* in every running run. A button that is always
+    # refused would be worse than none.
     accepted = (
         name
         for name in list_phase_controls(state.phase)

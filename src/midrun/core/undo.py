@@ -31,6 +31,8 @@ def list_remaining_cleanups(state: State) -> list[tuple[CallState, CleanupAction
             found.append((call, "undo"))
         if is_release_due(call):
             found.append((call, "release"))
+    # The sort is stable: of one call, the undo stays before the release, because an undo may
+    # need the resource that the release frees.
     return sorted(found, key=lambda item: -item[0].closed_seq)
 
 

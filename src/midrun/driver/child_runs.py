@@ -113,9 +113,8 @@ async def _wait_for_child(
     child: RunId,
 ) -> CloseCall | AskPerson:
     await _create_child(context, agent, in_flight, state, child)
-    await send_control(
-        context, state.run, in_flight
-    )  # a control that came before the child existed
+    # A control that came before the child existed.
+    await send_control(context, state.run, in_flight)
     await _send_answers(context, state, in_flight.call.id, child)
     await _resume_child(context, state.run, child)
     # Subscribe before the first look: a change between the look and the wait sets the wakeup.
@@ -213,6 +212,8 @@ def _ask_about_child(child: State, in_flight: InFlightCall, state: State) -> Ask
 
 def _mirror_ask(child: State, in_flight: InFlightCall, state: State) -> AskPerson:
     """Return the first open ask of the child as an ask of its parent."""
+    # One at a time: the parent's call can wait for one answer. When it is settled, the call is
+    # made again and shows the next open ask of the child.
     ask = child.asks[child.open_asks[0] - 1]
     call = child.find_call(ask.call)
     assert call is not None, "every ask belongs to a call"
@@ -418,6 +419,8 @@ async def _cancel_and_wait(context: DriverContext, parent: State, child: RunId) 
     undo: UndoSet = parent.cancel_request.undo if parent.cancel_request else "in_flight"
     by = _make_parent_actor(parent.run)
     await _append_to_child(context, child, c.Cancel(undo=undo, by=by))
+    # The wait has no limit of its own: the parent must not undo its effects before those of the
+    # child. The undos of the child have their own limits.
     child_state = await _wait_for_phase(context, child, TERMINAL_PHASES)
     if undo == "all":
         # The child may have completed before the cancel came. Then it undoes all its work now.

@@ -153,6 +153,8 @@ async def delete_matching(
     deleted, batch, pause = 0, list[RunId](), await StepPause.create(store)
     async for row in list_ended_rows(store, replace(query, limit=PAGE_MAX_RUNS)):
         if is_due(row):
+            # Only collected here. The rule is decided by the row of this moment; `delete_runs`
+            # checks again, in its transaction, that the run and its children have ended.
             batch.append(row.run)
         if len(batch) == BATCH_MAX_RUNS:
             # The pause is inside: while it lasts, no transaction of this deletion is open.

@@ -76,9 +76,9 @@ class LeaseHeartbeat:
         # The heartbeat thread reads these values without a lock, and both threads write
         # `_valid_until`. Each is replaced as a whole; a reader that still sees the older moment
         # stops earlier, which is safe.
-        self._valid_until = (
-            -1.0
-        )  # by our clock: may act until then; negative: no heartbeat sent yet
+        # The moment, by our clock, until which this process may act. Negative: no heartbeat was
+        # sent yet.
+        self._valid_until = -1.0
         self._last_tick = 0.0  # the last tick of the main event loop
         self._lease_count = 0
 
@@ -101,6 +101,9 @@ class LeaseHeartbeat:
         now = self.clock()
         if now < self._valid_until - 2 * self._period_s:
             return
+        # First drop, then renew. In the other order the run loops of the lapsed leases would
+        # see a valid lease again, and would go on with a state that another worker may have
+        # changed.
         if self._lease_count and now >= self._valid_until:
             self.on_lease_lost()
         await self._send_heartbeat(now)
@@ -125,6 +128,10 @@ class LeaseHeartbeat:
                     yield
                     ticking.cancel_scope.cancel()
             finally:
+                # From here on no heartbeat may be sent: it would renew the leases that are
+                # freed below. The wait is shielded, because a shutdown usually arrives as a
+                # cancellation, and bounded by one period, because leases that are not freed
+                # lapse by themselves.
                 beats.cancel()
                 with anyio.CancelScope(shield=True), anyio.move_on_after(self._period_s):
                     await self._free_leases()

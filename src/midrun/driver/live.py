@@ -92,6 +92,8 @@ class Outbox:
 
     def get_next_message(self) -> bytes:
         """Return the next message to send; the same one until it is marked as sent."""
+        # A message that could not be sent is kept as it is, and sent again: its deltas have
+        # left the queue already.
         if not self._message:
             self._message = self._pack_message()
         return self._message

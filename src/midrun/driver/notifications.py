@@ -127,6 +127,8 @@ class ChangeNotifier:
                         callback(change)
                     self.notify(change.run)
         finally:
+            # First the flag, then the wake-ups: a subscriber that wakes up must see that
+            # nothing will come.
             self.is_closed = True
             for run in tuple(self._subscriptions):
                 self.notify(run)

@@ -149,8 +149,11 @@ class ProgramRunner:
         `is_wanted` says that the core lists the program as an effect. `must_wait` says that the
         run waits for the end of a program that does not stop; otherwise it waits for one grace.
         """
+        # The state comes first: each waiting call that is woken below looks at it again.
         self._state = state
         self._index_calls(state)
+        # A call in flight ends first, also in a run that is being paused. Its outcome is
+        # journaled while the program still waits for it, and the replay finds it there.
         if self._code is not None and not is_wanted and not state.in_flight:
             if self._settled_seq != state.seq and _waits_for_person(state):
                 self._settle(self._code, state.seq)
@@ -206,6 +209,10 @@ class ProgramRunner:
     def _index_calls(self, state: State) -> None:
         for index in range(self._indexed_count, len(state.calls)):
             call = state.calls[index]
+            # A position is "branch/name". A host names it, or `choose_position` gives it a
+            # number; only the numbered ones are searched again by content, branch by branch.
+            # One position may have several calls: a model call whose reply was lost is proposed
+            # again at the same position.
             if position := call.use.position:
                 if position not in self._numbers:
                     branch, _, name = position.rpartition("/")
@@ -214,6 +221,7 @@ class ProgramRunner:
                 self._numbers.setdefault(position, []).append(call.number)
         self._indexed_count = max(self._indexed_count, len(state.calls))
         if not self._read_message_count:  # the task is no text that is added to a prompt
+            # The first entry alone tells how many messages the task and the history have.
             started = run_started(State(run=self.run_id), state.run_started)
             self._read_message_count = len(started.messages)
         for index in range(self._read_message_count, len(state.messages)):
@@ -231,6 +239,9 @@ class ProgramRunner:
         self._waiting.clear()
         self._chosen.clear()
         self._has_departed = False
+        # Calls of the journal that this start of the program has not repeated yet. A host can
+        # tell by them that the program has passed one of them without making it, and so departs
+        # from its journal.
         self._unanswered = {
             position: state.calls[numbers[-1] - 1].use
             for position, numbers in self._numbers.items()
@@ -356,6 +367,7 @@ class ProgramRunner:
         position = waiting.use.position
         proposal = ProposeCall(epoch=self._state.epoch, use=waiting.use)
         secrets = self._context.secret_registry
+        # The journal has the redacted form, so only the redacted form can be compared with it.
         proposal = await redact_struct(secrets, self.run_id, proposal)
         if waiting.tool is not None:
             use = add_title(secrets, self.run_id, self._agent, proposal.use, waiting.tool)
@@ -368,9 +380,13 @@ class ProgramRunner:
             )
             raise Misconfigured(f"program of agent {self._agent.name}", problem)
         self._waiting[position] = waiting
-        self._wakeup.set()  # the call may be journaled already, and could not start: see above
+        # After a restart the journal may have this call as proposed. `is_attached` has held it
+        # back until now: have the run loop look again.
+        self._wakeup.set()
         try:
             while (ended := self._find_ended_call(proposal)) is None:
+                # An event cannot be reset, so each round has a new one. There is no await
+                # between the look at the state and this line, so no change is missed.
                 waiting.changed = anyio.Event()
                 await waiting.changed.wait()
             self._answered.add(position)
@@ -436,6 +452,9 @@ class ProgramRunner:
         journaled = self._numbered.get(branch, ())
         free = [position for position in journaled if position not in self._chosen]
         calls = [call for position in free if (call := self._find_call(position))]
+        # Coroutines that run in parallel arrive in another order after a restart. So the number
+        # is not counted: the call is looked up by its content among those that are not taken
+        # yet.
         found = next((call for call in calls if self._is_repeated(call, use)), None)
         if found is None and calls:
             # The prompt of a model call may differ, for example by the date in it. But if calls
@@ -537,6 +556,10 @@ class ProgramRunner:
 
     def _list_added_turns(self, state: State, position: str) -> tuple[Turn, ...]:
         """Return the turns that the model call at `position` reads besides its own prompt."""
+        # Two kinds of turns are added. Partial replies of earlier attempts of this very call:
+        # the model continues after them. And words of people that came before this call started
+        # and that no earlier call of the branch has read. Both are computed from numbers that
+        # the journal fixes, so a replay adds the same turns.
         attempts = [state.calls[number - 1] for number in self._numbers[position]]
         own_texts = {call.reply_index for call in attempts[:-1] if call.reply_index >= 0}
         count = max(call.prompt_message_count for call in attempts)

@@ -295,6 +295,10 @@ class RunLoop:
             NoRoom: a concurrency limit is reached.
         """
         batch = operation.batch
+        # Calls that this batch starts compare this moment with the time at which they are
+        # really made. If the event loop was blocked in between, they ask the store whether the
+        # lease is still there (`CallDispatcher._is_lease_stored`). The heartbeat's clock also
+        # counts while the machine sleeps.
         self._dispatcher.append_began = self._context.heartbeat.clock()
         try:
             if operation.lease == "take":
@@ -314,6 +318,8 @@ class RunLoop:
         except HaltInForce as halt:
             halted = _make_halt(halt.scope, halt.by, halt.reason)
             return NotAppended(reason="halted", halt=halted)
+        # These two errors promise that nothing was written. `StoreUnreachable` promises
+        # nothing: the commit may have happened, and only its answer is lost.
         except (StoreBusy, StoreFull):
             return NotAppended(reason="unavailable")
         except StoreUnreachable:
@@ -326,6 +332,8 @@ class RunLoop:
 
     async def _take_lease(self, batch: Batch) -> AppendResult:
         # The store assigns the epoch of a new lease.
+        # The limits are checked in the transaction that takes the lease: two workers that see
+        # the last free place at the same time cannot both get it.
         self._lease, appended = await self._context.store.take_lease(
             self._run_id,
             batch.entries,

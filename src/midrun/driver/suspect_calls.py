@@ -85,6 +85,9 @@ class SuspectCalls:
 
     def may_start(self, call: CallState | None, operation: OperationKind) -> bool:
         """Tell whether a call may start; a suspect acquires the gate, or has to wait."""
+        # Undos and releases have a limit of their own (`undo_attempts`): each attempt is
+        # journaled before it is made, so a cleanup that crashes its worker is given up after a
+        # few.
         if call is None or operation != "call":
             return True
         if not call.worker_deaths or not is_suspect(call):

@@ -123,9 +123,8 @@ class InFlightCall:
         self.code: UserCode | None = None  # async user code that runs for it
         self._scope: anyio.CancelScope | None = None
         self.finished = False
-        self._finished_event: anyio.Event | None = (
-            None  # created by the first waiter: most have none
-        )
+        # Created by the first waiter: most calls have none.
+        self._finished_event: anyio.Event | None = None
         self.stop_reason = ""
         self.sent_control: ControlChild | None = None  # the control that its child run was sent
         self.shutting_down = False  # the worker shuts down, and this call has a grace to finish
@@ -422,6 +421,8 @@ class UserCode:
         self.task = task
         task.set_name(self.label)
         try:
+            # A stop may come between the start of the task and this line. Code that has not
+            # begun has no effect, so it must not begin any more.
             if self.stopping_since is not None or (in_flight and in_flight.stop_reason):
                 raise CodeStopped
             if in_flight is not None:
@@ -503,6 +504,8 @@ class UserCode:
         self._gate.shield = self.stopping_since is not None
 
     def _cancel(self, gap_s: float, remaining: int) -> None:
+        # The order does not matter for delivery, but the gate must be open: a closed one hides
+        # the cancelled scope from everything inside of it.
         self._gate.shield = False
         self._stop_scope.cancel()
         if remaining > 1:

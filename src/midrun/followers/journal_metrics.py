@@ -115,6 +115,8 @@ class JournalMeasurement:
             for table in (self._calls, self._asks, self._controls, self._texts)
             for begun in table.values()
         )
+        # A duration needs the time of its begin. The next pass reads the journal again from the
+        # oldest begin without an end, and counts only the entries that are new.
         oldest = min((begun.seq for begun in open_now), default=Seq(0))
         return Position(oldest, self._is_leased)
 
@@ -169,6 +171,7 @@ class JournalMeasurement:
     def _add_control(self, record: e.Record) -> None:  # noqa: C901 - one arm per kind
         entry, begun = record.entry, _Begun(record.seq, record.at)
         name = CONTROL_NAMES.get(type(entry))
+        # Controls of parents, timers and the retention are not actions of people.
         if name is not None and getattr(entry, "role", "") != "system":
             self._add(m.CONTROLS, name)
         match entry:

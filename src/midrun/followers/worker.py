@@ -292,13 +292,13 @@ class FollowerWorker:
             # The store returns the runs that have waited longest first. Those that wait for a
             # retry or are in a queue come back in every scan; the limit leaves room for others.
             limit = DELIVERY_QUEUE_MAX_RUNS + len(self._retries.keys() | self._queued_runs)
-            marks = await self._cursors.list_behind(self._follower.name, limit=limit)
+            behind = await self._cursors.list_behind(self._follower.name, limit=limit)
         except StoreError as error:
             log.warning("%s: cannot scan for undelivered runs: %s", self._follower.name, error)
             return set()
-        if len(marks) == limit:
+        if len(behind) == limit:
             self._next_scan_at = 0.0  # there may be more: scan again in the next pass
-        return {mark.run for mark in marks}
+        return {cursor.run for cursor in behind}
 
     def _seconds_until_due(self) -> float:
         """Return the seconds until the next scan or retry is due."""
@@ -341,13 +341,13 @@ class FollowerWorker:
     async def _deliver_next(self, run: RunId) -> bool:
         """Deliver one item and move the cursor; return False if none is left."""
         row = await self._store.get_row(run)
-        mark = await self._cursors.get_cursor(self._follower.name, run)
-        if not self._is_due(run, row.head.phase) or mark.seq >= row.seq:
+        old = await self._cursors.get_cursor(self._follower.name, run)
+        if not self._is_due(run, row.head.phase) or old.seq >= row.seq:
             return False
-        limit = row.seq - mark.seq
-        records = await self._store.read(run, after=mark.seq, limit=limit)
-        followed = PendingRun(store=self._store, row=row, records=records, note=mark.note)
-        cursor = await self._deliver_or_skip(followed, mark)
+        limit = row.seq - old.seq
+        records = await self._store.read(run, after=old.seq, limit=limit)
+        pending = PendingRun(store=self._store, row=row, records=records, note=old.note)
+        cursor = await self._deliver_or_skip(pending, old)
         # The delivery has happened. Shielded, so that a shutdown at this moment does not lose
         # the cursor and repeat the delivery after the restart.
         with anyio.CancelScope(shield=True), anyio.move_on_after(SHUTDOWN_WRITE_TIMEOUT_S):

@@ -140,6 +140,9 @@ class FunctionRun:
         return outcome.result
 
     def _next_position(self) -> str:
+        # The position is the number of the call in its branch. It is taken when the call is
+        # made, before any await, so that coroutines which start in a fixed order get fixed
+        # numbers.
         self._count += 1
         return f"{self._path}{self._count}"
 

@@ -146,6 +146,8 @@ class Gateway:
         scheme, _, credential = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             given = credential
+        # Loopback is open to all accounts of the machine. The key, which only the process of
+        # this run gets, keeps the others out; it is compared in constant time.
         if not secrets.compare_digest(given.encode(), self.key.encode()):
             raise RequestRefused(401, "authentication_error", WRONG_KEY_TEXT)
 
@@ -211,6 +213,9 @@ class _Response:
         is_stream = bool(pending.request.body.get("stream"))
         live, sent = pending.live, 0
         while True:
+            # The event is taken before the state is looked at. If it were taken afterwards, a
+            # change in between would set the old event, and this loop would wait for the next
+            # change.
             changed, reply = live.changed, pending.reply
             if live.released > sent:
                 await self._begin_stream()

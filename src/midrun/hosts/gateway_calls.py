@@ -157,6 +157,8 @@ class GatewayCalls:
         outcome = await self._calls.call_model(position, open_stream, identity)
         if turns := (*note, *outcome.added):
             self._added.append(_AddedTurns(digest_messages(pending.messages), turns))
+        # From here on the journal has the reply. Only now may the process see its calls and its
+        # end.
         pending.reply = msgspec.convert(outcome.reply.opaque, WireReply)
         if alias := pending.request.protocol.find_alias(pending.reply):
             self._provider_ids[alias[0]] = alias[1]
@@ -180,6 +182,9 @@ class GatewayCalls:
         for index, message in enumerate(pending.messages):
             messages.append(message)
             for added in self._added:
+                # A later request of the same conversation repeats the messages of the earlier
+                # one and adds its own. A request that ends exactly there is that earlier one:
+                # it gets the turns from its call.
                 if index + 1 < len(digests) and added.prefix == digests[: index + 1]:
                     messages += pending.request.protocol.make_messages(added.turns)
         return messages

@@ -281,6 +281,9 @@ async def stream_in_task(events: AsyncGenerator[T]) -> AsyncIterator[AsyncIterat
     try:
         yield take_events()
     finally:
+        # The order matters. First the cancellation reaches the place where the framework waits,
+        # then this waits until the connection is closed. A pause must not be reported before
+        # that.
         task.cancel()
         with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
             await asyncio.wait([task])

@@ -238,6 +238,8 @@ class _TaskNames(BaseCallbackHandler):
         step, node = facts.get("langgraph_step", 0), str(facts.get("langgraph_node", ""))
         # A task of a `Send` has its index in the path; one of the functional API its number.
         index = next((part for part in path[1:3] if type(part) is int), None)
+        # LangGraph's own ids of tasks are random. Superstep, node and index are the same in
+        # every process, so the journal can be compared with them.
         around, name = self._find_around(namespace)
         label = f"{step}.{node.replace('/', '_')}" + ("" if index is None else f"[{index}]")
         task = _Task(f"{name}/{label}" if name else label, node, around.step or step)
@@ -298,6 +300,9 @@ class _GraphHost:
                 context=context,
                 durability=DURABILITY,
             )
+            # The graph has stopped: at its end, or at an `interrupt`. With an answer it
+            # continues from the checkpoint in memory, so that nodes of earlier supersteps are
+            # not executed again.
             snapshot = await graph.aget_state(config)
             if not snapshot.next:
                 break
@@ -346,6 +351,9 @@ class _GraphHost:
     # ── tasks ────────────────────────────────────────────────────────────────
 
     def _start_task(self, task: _Task) -> None:
+        # A retry policy, or the continuation after an `interrupt`, executes the node from its
+        # start. It makes its calls once more, and each is answered from the journal: forget
+        # that it had them.
         if task.name in self._names:
             self._calls.rewind(task.name)  # it is executed again
         self._names.add(task.name)
@@ -379,6 +387,8 @@ class _GraphHost:
         unanswered = self._calls.get_unanswered()
         if not unanswered or not task.step or position in unanswered:
             return
+        # LangGraph starts the tasks of a superstep one after the other. A task that is not
+        # started yet must not be taken for one that the graph does not have any more.
         for _ in range(TASK_START_TURNS):
             await checkpoint()
         starts_all = "max_concurrency" not in ensure_config()

@@ -310,6 +310,8 @@ class _Step:
             agent,
             cast("list[TResponseInputItem]", conversation.items),
             context=self._context,
+            # One turn is one model call. The next one is decided by the core, after its calls
+            # have ended.
             max_turns=1,
             run_config=RunConfig(
                 model_provider=provider,
@@ -352,6 +354,9 @@ class _Step:
             if isinstance(tool, FunctionTool):
                 self._functions[tool.name] = tool
                 gated = copy.copy(tool)
+                # The runner stops at a call that needs approval and returns it. So the copy
+                # makes the runner prepare and validate the call, and the driver makes it. If
+                # the runner executed it after all, the replaced function would refuse.
                 gated.needs_approval = True
                 gated.on_invoke_tool = _refuse_to_execute
                 made.append(gated)
@@ -377,6 +382,7 @@ class _Step:
             turn.uses for turn in self._prompt.transcript if turn.role == "assistant"
         )
         # The runner resets a forced choice after the first call. Each step is a new runner.
+        # A forced choice of a tool would otherwise be forced in every step, without an end.
         if self._is_summary or (has_used_tools and self._agent.reset_tool_choice):
             settings = dataclasses.replace(settings, tool_choice=None)
         return settings

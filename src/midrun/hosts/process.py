@@ -248,6 +248,8 @@ class _Child:
     @asynccontextmanager
     async def _start(self) -> AsyncGenerator[Process, None]:
         """Start the command, and end its whole process group with the context."""
+        # Only the worker has `own_end`, and never writes to it. When the worker is gone, for
+        # whatever reason, the kernel closes it, and the supervisor reads the end of the pipe.
         link, own_end = os.pipe()
         command = self._program.command
         try:
@@ -280,6 +282,8 @@ class _Child:
             _kill_group(child, signal.SIGTERM)
             with anyio.move_on_after(self._program.grace_s * STOP_SHARE_OF_GRACE):
                 await child.wait()
+        # Always, also after the leader has ended by itself: processes that it started may be
+        # left.
         _kill_group(child, signal.SIGKILL)
         with anyio.move_on_after(REAP_TIMEOUT_S):
             await child.wait()

@@ -163,6 +163,8 @@ async def _read_response(
         async for event in _iterate_events(request.model, response):
             for piece in _read_event(request.protocol, event, live, reader):
                 yield piece
+            # An error inside of a stream that began well. The text so far stays with the failed
+            # attempt.
             if reader.problem:
                 raise ModelFailed(request.model, "server_error", reader.problem, transient=True)
     except HTTPError as error:
@@ -183,6 +185,8 @@ def _read_event(
     continued, count = live.add(event), len(reader.events)
     pieces = list(protocol.read_event(continued or event, reader))
     if continued is None:  # only its usage counts
+        # It is the second beginning of a reply that continues an earlier attempt. Stored twice,
+        # it would give the process two messages after a restart.
         del reader.events[count:]
     return pieces
 

@@ -113,6 +113,8 @@ class ReplyReader:
             self.events.append(event)
             return
         name, fields, key = delta
+        # A provider sends a text in hundreds of deltas. Joined, the journal has one event for
+        # each text; the process gets the same message when it asks again.
         if self._joined is not None and self._joined[0] == name:
             self._joined[1].append(fields[key])
             return
@@ -175,6 +177,8 @@ class LiveReply:
 
     def begin_attempt(self) -> list[WireEvent]:
         """Forget the parts that were not released; return the events of the others."""
+        # Parts that the process has not seen can be taken back. Those that it has seen cannot:
+        # the new attempt continues after them.
         del self._events[self.released :], self.parts[self.released :]
         self._is_held = False
         if self._events:
@@ -203,6 +207,8 @@ class LiveReply:
     def release(self) -> None:
         """Let the process have all parts so far."""
         self.released = len(self.parts)
+        # The new event is in place before the old one is set: a reader that wakes up and waits
+        # again must not wait for an event that is set already.
         changed, self.changed = self.changed, anyio.Event()
         changed.set()
 

@@ -77,6 +77,8 @@ async def find_or_start_run(
     Raises:
         MidrunError: The run cannot be started or found, or a response was refused.
     """
+    # The client calls the same tool again with the answers of a person. The state names the
+    # run, so the call continues with it, and does not start a second one.
     if params.request_state:
         name = WAIT_TOOL.read_arguments({"run": params.request_state})
         assert isinstance(name, RunArguments)
@@ -188,6 +190,8 @@ async def list_forms(
     access: RunAccess, context: RequestContext, run: AnyRun, view: RunView
 ) -> InputRequests:
     """Return a form for each ask that the caller may decide; none if it cannot be shown."""
+    # A client without forms gets the status with the open asks, and can decide with the other
+    # tools.
     if not _can_show_forms(context):
         return {}
     asks = await find_decidable_asks(access, run, view.asks)

@@ -87,6 +87,8 @@ def _make_task_fields(view: RunView, forms: InputRequests) -> WireFields:
         "pollIntervalMs": POLL_INTERVAL_MS,
     }
     match view.phase:
+        # For the protocol a failed run is a completed task whose result is an error: *failed*
+        # means that the request itself could not be served.
         case Phase.COMPLETED | Phase.FAILED:
             result = make_result(describe_run(view), is_error=view.phase is Phase.FAILED)
             fields["status"] = "completed"

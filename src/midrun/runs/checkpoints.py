@@ -163,7 +163,7 @@ def check_approval_rules(agent: Agent, state: State) -> None:
         raise CheckpointRefused("agent_mismatch", problem)
     asks = [state.asks[n - 1] for n in state.open_asks]
     parked = (n for frame in state.frames for n in frame.parked_calls)
-    # Every call that may still start: open ones, those of frames, those with an ask.
+    # Every call that may still start: open ones, those of held topics, those with an ask.
     for number in {*state.open_calls, *parked, *(parse_call_number(ask.call) for ask in asks)}:
         call = state.calls[number - 1]
         if _is_weaker(call.traits, _find_declared_traits(agent, call)):

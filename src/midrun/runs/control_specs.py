@@ -568,7 +568,7 @@ FORCE_PAUSE: Final = _make_spec(
 )
 
 _FRAME_ARGUMENT: Final = CommandArgument(
-    "frame", "id of the topic in `show` (the topmost)", metavar="FRAME", nargs="?"
+    "frame", "id of the topic in `show` (the topmost)", metavar="TOPIC", nargs="?"
 )
 
 RESUME_FRAME: Final = _make_spec(

@@ -54,6 +54,8 @@ async def stream_events(
     state = State(run=run)
     if load_state is not None and after > 0:
         state = await load_state(Seq(min(after, INTEGER_MAX)))
+    # A sentence may depend on any earlier entry. Without `load_state`, the entries before
+    # `after` are folded here, too; they are only not yielded.
     builder = EventBuilder(run, state)
     async with aclosing(open_feed(state.seq)) as feed:
         async for item in feed:

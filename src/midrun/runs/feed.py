@@ -53,6 +53,8 @@ async def stream_feed(
                 yield make_feed_entry(record)
             if row.head.phase in TERMINAL_PHASES and after >= row.seq:
                 return
+            # In order, from the oldest delta: one that has to wait for the start of its call
+            # holds back those behind it, which came later.
             while deltas and await calls.may_show(deltas[0].call):
                 delta = deltas.popleft()
                 if delta.call not in calls.ended:
@@ -79,6 +81,8 @@ class _CallTracker:
             self.ended.discard(entry.call)  # this is a retry of a call that had ended
         elif isinstance(entry, _CALL_END_ENTRIES):
             self.ended.add(entry.call)
+            # Another process may drive the run. If its last delta was lost, the live text of
+            # the call would stay in this process for ever.
             self._service.live.forget_call(self._run, entry.call)
 
     async def may_show(self, call: CallId) -> bool:

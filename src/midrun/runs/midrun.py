@@ -254,15 +254,15 @@ class Midrun:
             self._environment = self._environment.with_clock(store.clock)
             self._clock = store.clock
         outside, key = self._environment, self._key
-        vault = SecretRegistry(self._redact, key or outside.make_id().encode())
-        live = LiveOutput(open_relay(store), LiveRedactor(vault))
+        secrets = SecretRegistry(self._redact, key or outside.make_id().encode())
+        live = LiveOutput(open_relay(store), LiveRedactor(secrets))
         self._service_or_none = RunService(
             store,
             self.agents,
             change_notifier=news,
             live=live,
             environment=outside,
-            secrets=vault,
+            secrets=secrets,
             key=key,
         )
         # A process that drives no runs needs no API key, so it does not open its models. They
@@ -276,14 +276,14 @@ class Midrun:
         await tasks.start(news.watch_store)
         await tasks.start(live.run_relay)
         if self._engine is not None and self.agents:
-            await self._start_worker(stack, self._engine, news, vault)
+            await self._start_worker(stack, self._engine, news, secrets)
 
     async def _start_worker(
         self,
         stack: AsyncExitStack,
         engine: "Literal['local'] | RunPlacement",
         news: ChangeNotifier,
-        vault: SecretRegistry,
+        secrets: SecretRegistry,
     ) -> None:
         """Start the worker of this process, and with another engine its connection to that."""
         # Half of the package. A command that lists runs or sends a control never needs it.
@@ -295,7 +295,7 @@ class Midrun:
             news,
             self.agents,
             live_output=service.live,
-            secret_registry=vault,
+            secret_registry=secrets,
             get_models=self._get_models,
             environment=self._environment,
             place_run=None if isinstance(engine, str) else engine.place,

@@ -408,8 +408,8 @@ class Run:
     async def resume_frame(self, frame: str, **options: Unpack[ControlOptions]) -> Receipt:
         """Return to the topmost held topic.
 
-        A frame holds a topic that the agent left in order to answer a message. `frame` is its
-        id in `view.frames`; only the topmost frame can be resumed or dropped.
+        The agent left the topic in order to answer a message. `frame` is the id of the topic in
+        `view.frames`; only the topmost one can be resumed or dropped.
         """
         return await self._submit(
             c.ResumeFrame(frame=FrameId(frame), **make_control_fields(options))

@@ -182,6 +182,8 @@ class RunService:
         # n - 1 wasted appends. The lock is not needed for correctness: the store compares the
         # seq, and controls from other processes do not hold it.
         async with self._control_locks.setdefault(run, anyio.Lock()):
+            # The worker of this process has the state at hand. It may be a moment old;
+            # `append_input` reads on if that matters.
             state = self.find_live_state(run) or await load_run_state(self.store, run)
             if isinstance(control, Approve) and control.args is not None:
                 await self._check_edited_args(state, control)

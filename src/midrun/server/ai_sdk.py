@@ -203,6 +203,8 @@ def _make_request_id(context: RequestContext, chat: str, message: str) -> str:
 def _find_begin(context: RequestContext, state: State) -> Seq:
     """Return the entry with the caller's newest message: the current reply begins there."""
     prefix = _make_request_id(context, state.run_started.thread, "")
+    # The reply begins at an entry, not at a message of the client: a reload, or a second tab,
+    # finds the same begin from the journal alone. A refused request has no reply.
     sent = (
         outcome.seq
         for request_id, outcome in state.requests.items()
@@ -224,6 +226,9 @@ async def _send_decisions(
     """
     for approval_id, approved, details in message.list_decisions():
         ask = find_ask(run, state, approval_id)
+        # An earlier request has decided it, or another person has. The first is no error:
+        # `useChat` sends the whole message with each decision. The second is seen in the
+        # stream.
         if ask.close_reason:
             continue
         # Not the prefix of a message: a decision continues the reply.

@@ -73,14 +73,15 @@ class RunChannel:
 
     def add_subscriber(self) -> Subscriber:
         """Add a subscriber, with the live text so far of the calls in flight."""
-        seat = Subscriber(deltas=deque(self._live_snapshots()))
-        seat.wakeup.set()  # the first look must not wait for the next change
-        self.subscribers.append(seat)
-        return seat
+        subscriber = Subscriber(deltas=deque(self._live_snapshots()))
+        subscriber.wakeup.set()  # the first look must not wait for the next change
+        self.subscribers.append(subscriber)
+        return subscriber
 
     async def read(self) -> None:
         """Read the feed for all subscribers, once no other task does, until the run ends."""
         async with self._reader_lock:
+            # This task waited for the lock while that of another subscriber read to the end.
             if self.has_ended:
                 return
             try:
@@ -96,8 +97,8 @@ class RunChannel:
             async for item in feed:
                 if item.seq is None:
                     self._live_transcripts.setdefault(item.call, LiveTranscript()).add(item)
-                    for seat in self.subscribers:
-                        append_delta(seat.deltas, item, self._live_snapshots())
+                    for subscriber in self.subscribers:
+                        append_delta(subscriber.deltas, item, self._live_snapshots())
                     self._wake_subscribers()
                 while item.seq is not None and self.last_seq < item.seq:
                     # Read a page before the subscribers are woken: each then finds it in the
@@ -113,12 +114,12 @@ class RunChannel:
                     self._wake_subscribers()
 
     def _live_snapshots(self) -> Iterator[Delta]:
-        for saying in self._live_transcripts.values():
-            yield from saying.snapshot()
+        for transcript in self._live_transcripts.values():
+            yield from transcript.snapshot()
 
     def _wake_subscribers(self) -> None:
-        for seat in self.subscribers:
-            seat.wakeup.set()
+        for subscriber in self.subscribers:
+            subscriber.wakeup.set()
 
 
 class RunChannels:
@@ -146,14 +147,14 @@ class RunChannels:
         if channel is None:
             # It begins at the newest entry; subscribers read older ones by themselves.
             channel = self._channels[run.id] = RunChannel(run, self._events, row.seq)
-        seat = channel.add_subscriber()
+        subscriber = channel.add_subscriber()
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(channel.read)
-                yield channel, seat
+                yield channel, subscriber
                 tasks.cancel_scope.cancel()
         finally:
             # `remove` compares fields, and each subscriber has a wake-up of its own.
-            channel.subscribers.remove(seat)
+            channel.subscribers.remove(subscriber)
             if not channel.subscribers and self._channels.get(run.id) is channel:
                 del self._channels[run.id]

@@ -118,6 +118,8 @@ async def send_message(
     if row is not None:
         run = await context.server.mid.get(row.run)
         state = await context.server.views.read_state(run.id)
+        # The client sent it before and lost the reply. It follows the reply from the entry of
+        # its first request; nothing is sent to the run again.
         if (earlier := state.requests.get(message.request_id or "")) is not None:
             return SentMessage(run=run, begins_at=earlier.seq)
         if state.phase not in TERMINAL_PHASES:
@@ -208,6 +210,7 @@ async def send_text(
     client only follows the run.
     """
     match state.phase:
+        # Also without a text: a client that asks for the reply again wants the run to continue.
         case Phase.PAUSED | Phase.FAILED:
             return await run.resume(text or None, files=files, **asking)
         case Phase.WAITING if text and _has_one_open_question(state, bool(files)):
@@ -287,6 +290,8 @@ async def decide_by_words(
             details: dict[str, Json] = {"reason": rest}
             return await decide_approval(run, ask, asking, approved=False, details=details)
         return None
+    # Without the name of an ask, the words "answer …" may be the beginning of the answer
+    # itself.
     answer = rest if verb == "answer" and found is not None and found["ask"] else text
     return await run.answer(answer, ask=ask.id, **asking)
 

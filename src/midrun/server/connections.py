@@ -54,9 +54,8 @@ class Connections:
         self.max_per_address = max_per_address or max(1, self.max_open // 2)
         self._count = 0
         self._by_address: Counter[str] = Counter()
-        self._idle: dict[
-            AbortableConnection, str
-        ] = {}  # connection → its address, oldest first
+        # Connection → its address, oldest first.
+        self._idle: dict[AbortableConnection, str] = {}
         self._refused_count = 0
         self._logged_at = -LOG_INTERVAL_S
 
@@ -65,6 +64,7 @@ class Connections:
         address = sender_network(address)
         # Called inside `accept`, before the connection costs more than its descriptor.
         full = self._count >= self.max_open
+        # The bound of one address is below the total: one client cannot take all places.
         if full or self._by_address[address] >= self.max_per_address:
             self._refuse(address)
             return False
@@ -195,10 +195,8 @@ class _CountedSocket(socket.socket):
 
     def close(self) -> None:
         super().close()
-        connections, self._connections = (
-            self._connections,
-            None,
-        )  # a second close counts nothing
+        # The reference is dropped, so that a second close counts nothing.
+        connections, self._connections = self._connections, None
         if connections is not None:
             connections.release(self._address)
 

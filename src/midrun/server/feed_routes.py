@@ -234,7 +234,7 @@ class RunSource:
     async def __call__(self, writer: SseWriter) -> None:
         """Write the run until it ends."""
         await writer.write(RETRY_LINE)
-        async with self._server.channels.subscribe(self._run) as (channel, seat):
+        async with self._server.channels.subscribe(self._run) as (channel, subscriber):
             await self._reset_if_ahead(writer)
             while True:
                 await self._write_entries(writer, channel.last_seq)
@@ -242,13 +242,13 @@ class RunSource:
                 # Entries may have come while the update was made.
                 if channel.has_ended and has_all and self._sent >= channel.last_seq:
                     break
-                await self._write_deltas(writer, seat)
+                await self._write_deltas(writer, subscriber)
                 # First the gap, then the wait: a single change is written at once, and the
                 # rest of a burst is written together after the gap.
                 await writer.wait_gap(channel.write_gap_s)
                 due_s = self._updates.wait_s(self._sent) if self._updates else None
                 with anyio.move_on_after(due_s):
-                    await seat.wakeup.wait()
+                    await subscriber.wakeup.wait()
         # A broken journal gets no end event: it would tell the client that the run has ended.
         if not channel.is_broken:
             phase = (await self._server.store.get_row(self._run.id)).head.phase
@@ -268,6 +268,8 @@ class RunSource:
     async def _write_entries(self, writer: SseWriter, last_seq: int) -> None:
         while self._sent < last_seq:
             page = await self._server.events.read_after(self._run.id, self._sent)
+            # Set before the write. If the write fails, the stream is over; a client that
+            # reconnects says itself which entry it has.
             self._sent = page[-1].seq
             for event in page:
                 self._closed.discard(event.starts or "")  # the call is tried again
@@ -283,19 +285,21 @@ class RunSource:
             return True
         if updates.is_due(self._sent):
             state = await self._server.views.read_state(self._run.id)
+            # The state may be newer than the channel. The entries go first, so that no update
+            # is ahead of the entries that it includes.
             await self._write_entries(writer, state.seq)
             await writer.write(await updates.format_update(state))
         return updates.has_sent(self._sent)
 
-    async def _write_deltas(self, writer: SseWriter, seat: Subscriber) -> None:
+    async def _write_deltas(self, writer: SseWriter, subscriber: Subscriber) -> None:
         wanted = not self._wanted_types
-        deltas = [d for d in _take_deltas(seat) if d.call not in self._closed and wanted]
+        deltas = [d for d in _take_deltas(subscriber) if d.call not in self._closed and wanted]
         await writer.write(b"".join(format_sse(delta_type(d), d) for d in deltas))
 
 
-def _take_deltas(seat: Subscriber) -> Iterator[Delta]:
-    while seat.deltas:
-        yield seat.deltas.popleft()
+def _take_deltas(subscriber: Subscriber) -> Iterator[Delta]:
+    while subscriber.deltas:
+        yield subscriber.deltas.popleft()
 
 
 def _has_wanted_type(event: EncodedEvent, wanted_types: frozenset[str]) -> bool:

@@ -87,6 +87,7 @@ class Allowance:
         now, limits = self._now(), self._limits
         # Popped and put back, so that the dict is ordered by last use; the first is evicted.
         left, then = self._changes_left.pop(caller, (float(limits.burst), now))
+        # The bucket has refilled since the last change, up to its size.
         left = min(left + (now - then) * limits.rate, limits.burst)
         while len(self._changes_left) >= CALLERS_MAX:
             del self._changes_left[next(iter(self._changes_left))]

@@ -167,6 +167,8 @@ class OidcAuth:
     async def _read_claims(self, token: str, audience: str) -> Mapping[str, object] | None:
         """Return the claims of a token that is valid for `audience`, or None."""
         try:
+            # Only the key id is taken from the header before the signature is checked. The
+            # algorithm comes from our list: a token must not choose how it is verified.
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:
             return None  # not a JWT: perhaps a token of another kind
@@ -220,6 +222,8 @@ class OidcAuth:
             HttpProblem: 503, the provider does not answer.
         """
         discovery = await self._find_discovery()
+        # All three go into a cookie of this browser, so no state is kept on the server, and any
+        # process can finish the sign-in.
         state, nonce, verifier = (token_urlsafe(32) for _ in range(3))
         digest = sha256(verifier.encode()).digest()
         query = {
@@ -299,6 +303,8 @@ class OidcAuth:
         return self._keys.get(key_id)
 
     async def _refresh_keys(self) -> None:
+        # Tokens with made-up key ids must not make this server call the provider with each
+        # request.
         if self._now() < self._retry_at:
             return
         self._retry_at = self._now() + KEYS_RETRY_S

@@ -106,6 +106,8 @@ class QuotaRules(Struct, frozen=True, kw_only=True):
         """
         if actor.role == "operator" and not actor.tenant:
             return []
+        # A quota protects against a user's mistake or abuse. An operator can raise it, so a
+        # quota of their own would bound nothing.
         own = self.user if actor.role == "user" else Quota()
         shared = self.tenants.get(actor.tenant, self.tenant)
         scopes: list[tuple[QuotaScope, str, Quota]] = [

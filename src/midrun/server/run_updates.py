@@ -71,6 +71,7 @@ class RunUpdates:
         view = await server.views.show_state(state, EFFECTS_MAX)
         overlay = await server.overlays.build(state, self._actor)
         fields = _to_wire_fields(view)
+        # The default is a value that no field has, so that a field which is None is sent once.
         changed = {n: v for n, v in fields.items() if self._sent_view.get(n, ...) != v}
         turns = self._list_turns(state)
         is_same = not changed and not turns and _is_same_overlay(self._sent_overlay, overlay)

@@ -131,6 +131,8 @@ class UsersFile:
         version: tuple[int, ...] = ()
         try:
             status = self._path.stat()
+            # The inode changes with every change by `midrun users`, which replaces the file.
+            # The other fields show changes by an editor.
             version = (status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode)
         except OSError:
             pass  # `load` reports it
@@ -219,6 +221,8 @@ class UsersFile:
             text = msgspec.json.format(msgspec.json.encode(changed), indent=2) + b"\n"
             mode = self._path.stat().st_mode & 0o777 if exists else _PRIVATE_FILE_MODE
             draft = self._path.with_name(f"{self._path.name}.{token_hex(4)}")
+            # Created private, and given the old mode before anything is written: at no moment
+            # can other accounts read more than before.
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE_MODE)
             try:
                 with os.fdopen(handle, "wb") as file:

@@ -111,6 +111,8 @@ def compute_proof(chain: HashChain, tombstone: Tombstone) -> bytes:
     # Left out if it is empty: tombstones of stores without tenants keep their proofs.
     fields += (tombstone.tenant,) if tombstone.tenant else ()
     # A line of a journal begins with a brace, so no entry has the same link.
+    # The proof continues the chain of the deleted run, so with a key only the store can make
+    # one: an attacker who removes a run cannot claim that an operator erased it.
     return chain.make_next_link(tombstone.hash, _PROOF_PREFIX + msgspec.json.encode(fields))
 
 
@@ -121,6 +123,8 @@ def explain_missing(
 
     A tombstone has no owner, so only a caller who sees all runs of the tenant learns of it.
     """
+    # To all others a deleted run looks as if it had never existed: its id must not tell them
+    # that there was one.
     if tombstone is None or seen_by.owner or seen_by.tenant not in {None, tombstone.tenant}:
         return RunNotFound(run)
     return RunErased(run, tombstone.by, tombstone.at, tombstone.reason)

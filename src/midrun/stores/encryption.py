@@ -210,11 +210,17 @@ class PayloadCipher:
             return body
         text = body
         parts: tuple[_Part, ...] = ()
+        # Only the first entry of a run has the history of its thread. Its shared parts are
+        # encrypted without a nonce, so that equal parts stay equal and are stored once.
         if is_first and (cut := cut_shared_parts(body))[1]:
             head, shared, tail = cut
             siv = self._history[self.write_id]
             parts = tuple(_Part(siv.encrypt(part, None)) for part in shared)
+            # The length tells where the parts were cut out. It is inside of the authenticated
+            # text.
             text = b"%d\n%b%b" % (len(head), head, tail)
+        # Bound to the hashes of the parts: an attacker cannot replace a part by one of another
+        # history, although each part alone would be valid.
         sealed = self._encrypt(b"run", run.encode(), text, _bind(parts))
         return _ENCODER.encode(_EncryptedEntry(_Ciphertext(self.write_id, sealed, parts)))
 
@@ -232,6 +238,7 @@ class PayloadCipher:
             JournalKeyMissing: it is encrypted with a key that this process does not have.
             JournalCorrupt: it cannot be decrypted: it was changed, or is of another run.
         """
+        # A store may have plain lines from the time before it had keys.
         if _ENCRYPTED_LINE.match(line) is None:
             return line
         try:
@@ -300,6 +307,8 @@ class PayloadCipher:
             JournalKeyMissing: it is encrypted with a key that this process does not have.
             JournalCorrupt: it cannot be decrypted.
         """
+        # A plain file of a user may begin with the mark by chance, or on purpose. Its hash
+        # tells.
         if not stored.startswith(BLOB_MARK) or sha256(stored).hexdigest() == file_hash:
             return stored  # it was stored without encryption
         key_id, _ = _split_blob(stored)
@@ -318,6 +327,8 @@ class PayloadCipher:
     def decrypt_snapshot(self, run: RunId, stored: bytes) -> bytes | None:
         """Return the body of a snapshot; None if it cannot be decrypted: it is only a cache."""
         if not stored.startswith(BLOB_MARK):
+            # In an encrypted store a plain snapshot is ignored. An attacker could have written
+            # it, and without a chain key nothing else would show that.
             return None if self else stored
         return self._decrypt_blob(b"snapshot", run.encode(), stored)
 
@@ -325,6 +336,8 @@ class PayloadCipher:
         """Encrypt a message of the relay, as text."""
         if not self:
             return message
+        # Live text is not stored, so equal texts need not have equal ciphertexts: a nonce hides
+        # them.
         nonce = os.urandom(SIV_NONCE_BYTES)
         sealed = nonce + self._live[self.write_id].encrypt(message, [nonce])
         return self.write_id.encode() + b":" + b64encode(sealed)

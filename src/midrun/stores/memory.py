@@ -141,6 +141,8 @@ class MemoryStore(JournalStore):
             validation.check_limits(
                 current, operation.holder, operation.limits, partial(self._count_held, run)
             )
+        # All refusals come before the first change: no dictionary has a part of a refused
+        # write.
         for key in operation.files.hashes:
             if key not in operation.files.bodies and key not in self._files:
                 raise FileMissing(run, key)
@@ -163,6 +165,7 @@ class MemoryStore(JournalStore):
         stored_run.row = row
         stored_run.lines.extend(change.lines)
         stored_run.file_hashes.update(operation.files.hashes)
+        # A body is stored once, under its hash, however many runs name it.
         self._files |= operation.files.bodies
         if operation.search_words:
             stored_run.words += operation.search_words.split(" ")

@@ -295,6 +295,8 @@ def encode_first_entries(
     check_new_run_id(run)
     if not entries or not isinstance(entries[0], RunStarted):
         raise ValueError(f"Cannot create run {run}: the first entry must be RunStarted.")
+    # The entries of a new run follow the rules of a writer without a lease: a client that
+    # starts a run must not be able to bring results of calls along.
     return encode_entries(run, entries, None, limits)
 
 
@@ -354,6 +356,9 @@ def check_append_without_after(
     starts: bool,
 ) -> None:
     """Refuse an append without `after` whose entries depend on the state of the run."""
+    # Without `after`, nothing is compared with the seq, so the entries may land behind a
+    # control that the writer has not seen. That is harmless only for entries that end
+    # something.
     if lease is None or head is not None or starts:
         raise ValueError(
             f"Cannot append to run {run} without `after`: a lease is needed, and neither a"
@@ -427,6 +432,8 @@ def check_take(
     current: RunRowVersion, *, after: Seq, holder: str, epoch: Epoch, holder_alive: bool
 ) -> None:
     """Refuse a lease while another holder is alive."""
+    # Before the seq is compared: a worker that has read everything must still not take a run
+    # from a live one. A holder may take its own run again, with a new epoch.
     if holder_alive and current.holder not in {"", holder}:
         raise LeaseHeld(current.run, current.holder)
     if after != current.seq:
@@ -467,6 +474,8 @@ def check_limits(
     that takes its own run again needs no new place.
     """
     for scope, limit in limits.items():
+        # The count is made in the transaction that takes the lease. If it were made before, two
+        # workers could both see the last free place.
         if current.holder != holder and count_held(scope) >= limit:
             raise NoRoom(current.run, scope, limit)
 
@@ -550,6 +559,8 @@ def encode_stored_snapshot(
     chain: HashChain, cipher: PayloadCipher, run: RunId, snapshot: Snapshot
 ) -> Snapshot:
     """Return the stored form of a snapshot: encrypted, then sealed by the key of the chain."""
+    # The seal is outside: a snapshot that an attacker has written is refused before it is
+    # decrypted or decoded.
     body = chain.seal_snapshot(snapshot.hash, cipher.encrypt_snapshot(run, snapshot.body))
     return replace(snapshot, body=body)
 
@@ -599,6 +610,8 @@ def is_holder_alive(now: Micros, beat_at: Micros, ttl_micros: int) -> bool:
     A beat from the future counts, too, up to its `ttl`: the clock was set back a little. A beat
     from further ahead does not: a live holder will soon beat again.
     """
+    # The wall clock of the store is used, because processes of several machines share it. A
+    # clock that jumps can only end leases early or late; the epoch keeps that safe.
     return abs(now - beat_at) < ttl_micros
 
 

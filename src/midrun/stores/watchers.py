@@ -156,5 +156,6 @@ class ChangeWatch(AsyncIterator[Change]):
                 if self._ended:
                     raise StopAsyncIteration
                 self._waiter = waiter = new_waiter()
+            # The wait below gives other tasks their turn.
             self._since_yield = 1
             await waiter

@@ -79,14 +79,14 @@ def mark_worker_lost(buttons: dict[str, Button]) -> dict[str, Button]:
     """Return the buttons of a run whose worker sends no heartbeat."""
     then = "when the worker returns, or another takes the run"
     later, on = f"Takes effect {then}.", f"Nothing new starts. Continues {then}."
-    heard = {
-        name: replace(offer, consequence=later) if offer.enabled else offer
-        for name, offer in buttons.items()
+    changed = {
+        name: replace(button, consequence=later) if button.enabled else button
+        for name, button in buttons.items()
     }
-    cancel = heard["cancel"]
+    cancel = changed["cancel"]
     # The disabled button of a cancel in progress normally shows the current action. Without a
     # live worker there is no current action.
-    return heard if cancel.enabled else heard | {"cancel": replace(cancel, consequence=on)}
+    return changed if cancel.enabled else changed | {"cancel": replace(cancel, consequence=on)}
 
 
 def propose_raised_cap(name: str, cap: float) -> float:
@@ -245,7 +245,7 @@ def _build_redirect_button(state: State) -> Button:
         text = "A person has taken over; hand back, with an instruction if you like."
         return Button(enabled=False, command="redirect", label="Redirect", consequence=text)
     if state.phase is Phase.PAUSED and hold is not None and hold.cap_name:
-        offer = _build_raise_cap_button(state, hold.cap_name)
+        button = _build_raise_cap_button(state, hold.cap_name)
         drops = (
             ", drops the calls that are not made yet"
             if describe_unmade(state, _format_tool)
@@ -255,7 +255,7 @@ def _build_redirect_button(state: State) -> Button:
             f"Raises the cap{drops}, and follows your "
             f"instruction.{_describe_dropped_calls(state)}"
         )
-        return replace(offer, label="Redirect", consequence=text)
+        return replace(button, label="Redirect", consequence=text)
     texts = {
         Phase.QUEUED: "Starts with your instruction.",
         Phase.RUNNING: "Follows your instruction from the next turn; finished work stays.",

@@ -272,12 +272,12 @@ def _describe_undo_failed(entry: e.UndoFailed, _: State, after: State) -> Clause
 
 
 def _describe_undo_unknown(entry: e.UndoUnknown, _: State, after: State) -> Clause:
-    deed = _format_cleanup(after, entry.call, entry.action)
-    return Clause(RUN_SUBJECT, f"was interrupted while it tried to {deed}", "; it will retry")
+    action = _format_cleanup(after, entry.call, entry.action)
+    return Clause(RUN_SUBJECT, f"was interrupted while it tried to {action}", "; it will retry")
 
 
 def _describe_undo_gave_up(entry: e.UndoGaveUp, before: State, after: State) -> Clause:
-    deed = _format_cleanup(after, entry.call, entry.action)
+    action = _format_cleanup(after, entry.call, entry.action)
     clean = get_call(before, entry.call).get_cleanup(entry.action)
     tries = f" after {format_count(clean.attempts, 'attempt')}" if clean.attempts else ""
     # The error of the last attempt is in the sentence above. Do not repeat it.
@@ -286,7 +286,7 @@ def _describe_undo_gave_up(entry: e.UndoGaveUp, before: State, after: State) -> 
         if clean.attempts and clean.error == entry.error
         else f": {format_error(entry.error)}"
     )
-    return Clause(RUN_SUBJECT, f"gave up{tries} and did not {deed}{why}")
+    return Clause(RUN_SUBJECT, f"gave up{tries} and did not {action}{why}")
 
 
 def _format_cleanup(state: State, call_id: str, action: CleanupAction) -> str:
@@ -322,7 +322,7 @@ CALL_DESCRIBE_FUNCTIONS: DescribeFunctions = {
     e.UndoGaveUp: ("bad", _describe_undo_gave_up),
 }
 
-# ── conversation: messages, frames, the plan, and take-overs ──────────────────────────────
+# ── conversation: messages, held topics, the plan, and take-overs ─────────────────────────
 
 _ITEM_SUFFIXES: Final = {
     "queued": "",

@@ -404,10 +404,10 @@ def _describe_cancel_requested(entry: e.CancelRequested, _: State, __: State) ->
 
 def _describe_run_cancelled(entry: e.RunCancelled, before: State, _: State) -> Clause:
     # The report of the state before is complete: this entry only ends the run.
-    told = build_report(before)
-    fates = (("undone", told.undone), ("kept", told.done), ("unsure", told.unsure))
-    came = [f"{len(deeds)} {fate}" for fate, deeds in fates if deeds]
-    more = f"; calls: {', '.join(came)}" if came else ""
+    report = build_report(before)
+    lists = (("undone", report.undone), ("kept", report.done), ("unsure", report.unsure))
+    counts = [f"{len(calls)} {name}" for name, calls in lists if calls]
+    more = f"; calls: {', '.join(counts)}" if counts else ""
     if entry.residue:
         more += f"; cleanup failed: {_join_residue_calls(before, entry.residue)}"
     return Clause(RUN_SUBJECT, "is cancelled", more)

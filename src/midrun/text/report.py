@@ -95,7 +95,7 @@ class Report(Value, kw_only=True):
             *self._format_identity(),
             "",
         ]
-        for title, deeds in (
+        for title, calls in (
             ("Done and kept", self.done),
             ("Being undone", self.undoing),
             ("Undone", self.undone),
@@ -107,7 +107,7 @@ class Report(Value, kw_only=True):
             ("Never started", self.never_started),
             ("Could not be released", self.still_held),
         ):
-            parts += _format_section(title, deeds)
+            parts += _format_section(title, calls)
         if self.artifacts:
             parts += ["## Artifacts", "", *(f"- {shown}" for shown in self.artifacts), ""]
         if self.partial:
@@ -142,7 +142,7 @@ def _format_section(title: str, calls: tuple[ReportedCall, ...]) -> Iterable[str
     Three sections are present even when empty: their absence could be read as an omission.
     """
     if calls:
-        return [f"## {title}", "", *(f"- {deed}" for deed in calls), ""]
+        return [f"## {title}", "", *(f"- {call}" for call in calls), ""]
     always = title in {"Done and kept", "Undone", "Could not be undone"}
     return [f"## {title}", "", "Nothing.", ""] if always else []
 
@@ -165,8 +165,8 @@ def build_report(state: State) -> Report:
             )
     closed = {call.id: call.closed_seq for call in state.calls}
     # Undo runs in the reverse order of closing; list the calls in the order of their undo.
-    lists.get("undone", []).sort(key=lambda deed: -closed[deed.call])
-    found = {name: tuple(deeds) for name, deeds in lists.items()}
+    lists.get("undone", []).sort(key=lambda call: -closed[call.call])
+    found = {name: tuple(calls) for name, calls in lists.items()}
     cancel = state.cancel_request
     return Report(
         phase=state.phase,

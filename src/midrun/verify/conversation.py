@@ -15,7 +15,7 @@ EXPIRY_TOLERANCE_MICROS: Final = MICROS_PER_SECOND
 
 
 class ConversationCheck(JournalCheck):
-    """Checks the stack of held topics (frames), and the pending messages and instructions."""
+    """Checks the stack of held topics, and the pending messages and instructions."""
 
     def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
         super().__init__(ledger, problems)
@@ -24,20 +24,21 @@ class ConversationCheck(JournalCheck):
         self._pending_texts: dict[int, str] = {}  # seq of a pending text → its kind
 
     def check_frame_pushed(self, record: e.Record, entry: e.FramePushed) -> None:
-        """Check number and depth of a new frame, and that its message was pending."""
+        """Check number and depth of a new held topic, and that its message was pending."""
         self._frame_count += 1
         if entry.frame != f"f{self._frame_count}":
-            text = f"A frame was pushed as {entry.frame}; the next one is f{self._frame_count}."
+            text = f"A topic was held as {entry.frame}; the next one is f{self._frame_count}."
             self.report("I19", record.seq, text)
         self._stack.append(entry)
         spec = self.ledger.started_entry
         if spec is not None and len(self._stack) > spec.frame_depth:
-            text = f"{entry.frame} is the {len(self._stack)}th frame of {spec.frame_depth}."
+            count, limit = len(self._stack), spec.frame_depth
+            text = f"{entry.frame} is held topic {count}; the limit is {limit}."
             self.report("I35", record.seq, text)
         self._remove_pending(record, entry.message, "a message")
 
     def check_frame_resumed(self, record: e.Record, entry: e.FrameResumed) -> None:
-        """Check that the resumed frame is on top, named, and has not expired."""
+        """Check that the resumed topic is on top, named, and has not expired."""
         frame = self._pop_frame(record, entry.frame)
         if frame is not None and record.at > frame.expires + EXPIRY_TOLERANCE_MICROS:
             text = f"{entry.frame} was resumed as current although it had expired."
@@ -45,7 +46,7 @@ class ConversationCheck(JournalCheck):
         self._check_goal_named(record, entry, frame)
 
     def check_frame_reconstructed(self, record: e.Record, entry: e.FrameReconstructed) -> None:
-        """Check that the frame is on top and named; it may have expired."""
+        """Check that the topic is on top and named; it may have expired."""
         self._check_goal_named(record, entry, self._pop_frame(record, entry.frame))
 
     def _check_goal_named(
@@ -59,7 +60,7 @@ class ConversationCheck(JournalCheck):
             self.report("I36", record.seq, text)
 
     def check_frame_abandoned(self, record: e.Record, entry: e.FrameAbandoned) -> None:
-        """Check that the dropped frame is on top."""
+        """Check that the dropped topic is on top."""
         self._pop_frame(record, entry.frame)
 
     def _pop_frame(self, record: e.Record, frame: str) -> e.FramePushed | None:
@@ -119,7 +120,7 @@ class ConversationCheck(JournalCheck):
             self.report("I35", record.seq, text)
 
     def check_run_ended(self, record: e.Record, entry: e.RunCompleted | e.RunCancelled) -> None:
-        """Check that no frame is held and no text is pending when the run ends."""
+        """Check that no topic is held and no text is pending when the run ends."""
         end = type(entry).__name__
         for frame in self._stack:
             text = f"{frame.frame} was neither resumed nor abandoned before {end}."

@@ -88,9 +88,9 @@ class ConcurrencyLimiter:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._driven_by_scope: Counter[str] = Counter()
-        self._scopes_by_run: dict[
-            RunId, list[str]
-        ] = {}  # the scopes that each driven run counts for
+        # The scopes that each driven run counts for, as of its start. Labels never change, but
+        # the count must go down by exactly what it went up.
+        self._scopes_by_run: dict[RunId, list[str]] = {}
         # Scopes whose fleet limit the store reported as reached: in this sweep, and in the one
         # before. `_probes_by_scope` counts the runs tried in scopes of the latter in this
         # sweep.
@@ -115,6 +115,8 @@ class ConcurrencyLimiter:
         A blocked run may have changed without a notification, to cancelling, say. So a full
         sweep reads its row again.
         """
+        # A refusal is believed for the rest of its sweep, and doubted in the next one: a place
+        # may have become free in another process, which no notification has told.
         self._reached_last_sweep, self._reached_scopes = self._reached_scopes, set()
         self._probes_by_scope.clear()
         if full:
@@ -195,6 +197,7 @@ class ConcurrencyLimiter:
         # No count is recorded if no limit covered the run at the last attempt (it was pausing,
         # and the pause was withdrawn since). Then nothing tells that the refusal is outdated.
         counted = self._rests_when_asked.get(run, {}).get(scope, self._rests_by_scope[scope])
+        # A run has rested after this one had asked. The store may have counted before that.
         outdated = self._rests_by_scope[scope] > counted
         self.remove_run(run)
         return outdated

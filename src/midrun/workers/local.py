@@ -261,11 +261,11 @@ class LocalWorker:
 
     async def drive_until_released(self, run: RunId) -> None:
         """Drive `run` if possible; return when it is not driven here."""
-        with self._change_notifier.subscribe(run) as bell:
+        with self._change_notifier.subscribe(run) as wakeup:
             self.start_drive(run)
             # The end of a drive notifies the subscribers of the run, see `_drive_guarded`.
             while run in self._active_runs:
-                await bell.wait()
+                await wakeup.wait()
 
     def get_known_state(self, run: RunId) -> State | None:
         """Return the state that a drive here has of `run`, if any."""
@@ -319,6 +319,8 @@ class LocalWorker:
         finally:
             self._run_loops.pop(run, None)
             self._active_runs.discard(run)
+            # A place has become free. Runs that were held back by the limit are found by the
+            # sweep; without this they would wait for up to a second.
             if self._limiter.remove_run(run):
                 self._sweep_early.set()
             # Waiters that relied on the state of this drive have to read the store now.
@@ -481,6 +483,7 @@ class LocalWorker:
             lists = [
                 await self._store.list_drivable(limit=limit, agents=[name]) for name in names
             ]
+        # Round robin over the agents: the first run of each, then the second of each.
         for next_of_each in zip_longest(*lists):
             for run in next_of_each:
                 if run is not None and not self._limiter.is_known_blocked(run):

@@ -131,6 +131,25 @@ async def test_plain_http_beyond_loopback_logs_a_warning(
     assert ("--tls-cert" in caplog.text) is warns
 
 
+class LinePrinted(Exception):
+    """The server has printed its line; nothing is served after that."""
+
+
+def stop_at_line(line: str) -> None:
+    raise LinePrinted(line)
+
+
+async def test_no_sign_in_code_is_printed_if_a_token_is_configured(tmp_path: Path) -> None:
+    """The line may go to a log, and a reader of its code would become an operator."""
+    with pytest.raises(LinePrinted, match="#code="):
+        await serve_forever(Midrun("memory://"), port=0, folder=tmp_path, say=stop_at_line)
+    token = make_token("me")
+    with pytest.raises(LinePrinted) as printed:
+        await serve_forever(Midrun("memory://"), port=0, token=token, say=stop_at_line)
+    assert "code" not in str(printed.value)
+    assert token not in str(printed.value)
+
+
 async def test_invalid_network_settings_are_refused_by_name(tmp_path: Path) -> None:
     """They are refused before a socket is opened."""
     missing = tmp_path / "cert.pem"

@@ -12,8 +12,8 @@ An input passes three checks, in this order:
    calls in flight. It builds the entries.
 
 The handlers are grouped by topic: `controls` (pause, resume, cancel …), `asks`,
-`conversation` (messages, frames, take-over), `calls` and `lifecycle` (boundary, end, timers).
-`lifecycle` also holds the helpers that they have in common.
+`conversation` (messages, held topics, take-over), `calls` and `lifecycle` (boundary, end,
+timers). `lifecycle` also holds the helpers that they have in common.
 
 Invariant: the entries of a decision are valid only directly after `state.seq`. The writer
 appends all of them or none, and decides again when another writer was first.

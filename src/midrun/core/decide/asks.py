@@ -28,6 +28,8 @@ def may_decide(actor: Actor, ask: Ask) -> bool:
     checkpoint: the imported journal names the people who steered it, and the importer could
     have forged it. A viewer may settle nothing.
     """
+    # The actor's name comes from a credential, the audience from the tool. Neither can be
+    # written by the model.
     addressed = ask.audience in {"", actor.role, f"user:{actor.name}"}
     return actor.role != "viewer" and addressed and actor.name not in ask.excluded
 

@@ -55,6 +55,8 @@ def take_lease(state: State, driver_input: TakeLease, _: Micros) -> Verdict:
         holder=driver_input.holder,
         agent_fingerprint="" if same else driver_input.agent_fingerprint,
     )
+    # In the same append as the lease. A worker can never see a state in which it has the lease
+    # and the journal still has calls of its predecessor in flight.
     return accept(taken, *close_orphans(state))
 
 
@@ -71,6 +73,8 @@ def close_call(state: State, driver_input: CloseCall, _: Micros) -> Verdict:
     """Record the outcome of a call in flight."""
     outcome = driver_input.outcome
     call = state.find_call(outcome.call)
+    # The call was closed without this outcome: its lease lapsed, or a person forced a pause.
+    # The driver reports a result that is refused here as late.
     if call is None or call.stage is not CallStage.STARTED:
         return Refused(reason="not_in_flight")
     if call.purpose == "condense" and isinstance(outcome, CallDone) and outcome.reply:

@@ -155,6 +155,8 @@ def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
         files=control.files,
         **make_request_fields(control),
     )
+    # The asks are closed in the append of the request, not when the redirect is applied: an
+    # approval that comes in between must not start a call of the old plan.
     entries: tuple[Entry, ...] = (request, *close_asks(state, "superseded", control.by.name))
     # A redirect of a paused or failed run also resumes it, unless a cap holds it: the redirect
     # must not be a way around the cap.
@@ -170,7 +172,7 @@ def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
 def cancel(state: State, control: Cancel, _: Micros) -> Verdict:
     """Request a cancel; end the run at once if no cleanup is left.
 
-    Open asks are closed, frames are abandoned, and texts that were not applied go back to
+    Open asks are closed, held topics are dropped, and texts that were not applied go back to
     their senders. These entries come in the same append as the request.
     """
     # In other phases the table answers a second cancel. A halted run may have a cancel pending
@@ -208,6 +210,8 @@ def take_back(state: State, driver_input: TakeBack, _: Micros) -> Verdict:
     request = CancelRequested(
         undo="all", by=f"run:{origin.run}", role="system", reason="its parent is cancelled"
     )
+    # Asked of the state with the request in it: the undo set is computed when the cancel is
+    # folded.
     if not list_remaining_cleanups(apply_entries(state, (request,))):
         return NoChange(name="nothing_to_undo", seq=state.phase_since, by=state.phase_by)
     return accept(request)

@@ -1,8 +1,8 @@
-"""Decide on messages, frames and take-overs.
+"""Decide on messages, held topics and take-overs.
 
-A frame is a held topic: when a message needs an answer in the middle of the work, the
-run pushes a frame with its goal and its open calls, answers, and resumes the frame. Only the
-top of the stack can be resumed or dropped.
+When a message needs an answer in the middle of the work, the run holds its topic (a `Frame`
+with the goal and the open calls), answers, and resumes the topic. Held topics are a stack: only
+the topmost one can be resumed or dropped.
 
 After a take-over, a person writes and calls tools in the agent's place until the hand-back.
 """
@@ -44,7 +44,7 @@ def say(state: State, control: Say, now: Micros) -> Verdict:
         return Refused(reason="empty_text")
     if find_run_file_problem(state, control.files):
         return Refused(reason="files_refused")
-    # A "later" message never pushes a frame, so a full stack does not delay it. A time in the
+    # A "later" message never has a topic held, so a full stack does not delay it. A time in the
     # past means now.
     full = len(state.frames) >= state.run_started.frame_depth and control.urgency != "later"
     due = control.due if control.due is not None and control.due > now else None
@@ -63,7 +63,7 @@ def say(state: State, control: Say, now: Micros) -> Verdict:
 
 
 def resume_frame(state: State, control: ResumeFrame, now: Micros) -> Verdict:
-    """Resume the frame on top, whether or not the message in between is answered."""
+    """Resume the topic on top, whether or not the message in between is answered."""
     if (problem := _find_frame_refusal(state, control.frame)) is not None:
         return problem
     back = resume_topic(state, now)
@@ -72,7 +72,7 @@ def resume_frame(state: State, control: ResumeFrame, now: Micros) -> Verdict:
 
 
 def drop_frame(state: State, control: DropFrame, _: Micros) -> Verdict:
-    """Abandon the frame on top; close the asks and calls held with it."""
+    """Drop the topic on top; close the asks and calls held with it."""
     if (problem := _find_frame_refusal(state, control.frame)) is not None:
         return problem
     frame = state.frames[-1]

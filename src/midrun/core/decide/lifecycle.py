@@ -85,6 +85,7 @@ def compute_digest(control: Control) -> str:
 
 def add_wakeup(state: State, entries: tuple[Entry, ...], reason: str) -> tuple[Entry, ...]:
     """Append `RunWoken` if `entries` give a waiting run something to do."""
+    # Asked of the state with the entries: the answer to one of two open asks may not be enough.
     if state.phase is Phase.WAITING and can_continue(apply_entries(state, entries)):
         return (*entries, RunWoken(why=reason))
     return entries
@@ -112,7 +113,7 @@ def can_continue(state: State) -> bool:
     if any(not state.is_waiting_for_person(state.calls[n - 1]) for n in state.open_calls):
         return True
     # The same rules as for messages in `step_boundary`: with an answer a message is taken
-    # without a frame; without one it needs room on the stack.
+    # without holding a topic; without one it needs room on the stack.
     room = len(state.frames) < state.run_started.frame_depth
     at_hand = state.answer is not None and not state.open_calls
     takeable = (

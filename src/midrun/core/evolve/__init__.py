@@ -12,7 +12,7 @@ are named after their entry (`call_started` for `CallStarted`) and grouped by to
 
 Invariants: a fold function never refuses an entry because of a rule (`decide` did that before
 the append), so old journals stay readable. It raises `JournalCorrupt` only for an entry that
-refers to a call, ask or frame that does not exist. The cost of one entry does not grow with
+refers to a call, ask or topic that does not exist. The cost of one entry does not grow with
 the number of calls and messages.
 """
 

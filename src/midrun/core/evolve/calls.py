@@ -152,10 +152,10 @@ def call_started(state: State, entry: CallStarted) -> State:
         error="",
         stopped_by="",
     )
-    effects = state.cleanup_calls
+    cleanup_calls = state.cleanup_calls
     # Recorded at the start, not at the end: a crash in between must not lose the cleanup.
     if call.attempt == 1 and call.needs_cleanup:
-        effects = effects.append(number)
+        cleanup_calls = cleanup_calls.append(number)
     return replace(
         state,
         calls=state.calls.append(call) if new else state.calls.replace(number - 1, call),
@@ -167,7 +167,7 @@ def call_started(state: State, entry: CallStarted) -> State:
         open_calls=state.open_calls
         if number in state.open_calls
         else (*state.open_calls, number),
-        cleanup_calls=effects,
+        cleanup_calls=cleanup_calls,
         answer=None if call.call_kind == "model" else state.answer,
     )
 
@@ -176,8 +176,8 @@ def _meter_start(meter: Meter, call: CallState, held_tokens: int) -> Meter:
     reserved = meter.reserved
     if call.reserved is not NO_SPEND:
         reserved = reserved.plus(call.reserved)
-    # The tokens of frames are counted for every attempt, because each attempt sends
-    # the prompt again.
+    # The tokens of held topics are counted for every attempt, because each attempt sends the
+    # prompt again.
     if call.call_kind == "model" and held_tokens:
         meter = replace(meter, held_tokens=meter.held_tokens + held_tokens)
     # A retry reserves spend again, but counts neither as a step nor as a tool call.
@@ -188,10 +188,10 @@ def _meter_start(meter: Meter, call: CallState, held_tokens: int) -> Meter:
         # evaluated again before the next step.
         steps = meter.steps + (call.purpose == "step")
         return replace(meter, reserved=reserved, steps=steps, custom_verdicts={})
-    print_ = f"{call.use.tool} {hash_args(call.use.args)}"
-    trail = (*meter.recent_calls[1 - RECENT_CALLS_MAX :], print_)
+    fingerprint = f"{call.use.tool} {hash_args(call.use.args)}"
+    recent = (*meter.recent_calls[1 - RECENT_CALLS_MAX :], fingerprint)
     return replace(
-        meter, reserved=reserved, tool_calls=meter.tool_calls + 1, recent_calls=trail
+        meter, reserved=reserved, tool_calls=meter.tool_calls + 1, recent_calls=recent
     )
 
 
@@ -336,6 +336,7 @@ def call_aborted(state: State, entry: CallAborted) -> State:
     again = (
         safe and not entry.final and not any(p.timing == "now" for p in state.pending_redirects)
     )
+    # `final`: it ended by itself, or its own time was up. No control has stopped it.
     by = "" if entry.final else _find_stop_reason(state, call)
     call = replace(call, stage=CallStage.ABORTED, must_retry=again, stopped_by=by)
     return _keep_partial_text(
@@ -345,11 +346,11 @@ def call_aborted(state: State, entry: CallAborted) -> State:
 
 def _find_stop_reason(state: State, call: CallState) -> str:
     """Return the reason of the stop: a pause, a redirect, a halt, or ""."""
-    hold = state.pause
-    if state.phase is Phase.PAUSING and hold is not None:
+    pause = state.pause
+    if state.phase is Phase.PAUSING and pause is not None:
         # A pause without `now` lets a tool finish, unless the tool saves its progress. So an
         # abort of any other tool has another cause.
-        return "a pause" if hold.now or call.progress is not None else ""
+        return "a pause" if pause.now or call.progress is not None else ""
     if state.phase is Phase.RUNNING and any(p.timing == "now" for p in state.pending_redirects):
         return "a redirect"
     return "a halt" if state.phase is Phase.HALTED else ""
@@ -371,8 +372,8 @@ def _keep_partial_text(state: State, call: CallState, text: str, thinking: str =
 def _apply_prefix(state: State, call: CallState, text: str) -> tuple[str, str]:
     """Return the reply with the pending prefix, and the prefix that is still pending.
 
-    The prefix announces a resumed frame ("Back to …"). A reply whose call started before the
-    frame was resumed does not get the prefix.
+    The prefix announces a resumed topic ("Back to …"). A reply whose call started before the
+    topic was resumed does not get the prefix.
     """
     if not state.reply_prefix or call.seen_seq < state.reply_prefix_seq:
         return text, state.reply_prefix
@@ -392,6 +393,7 @@ def call_unknown(state: State, entry: CallUnknown) -> State:
     call = replace(
         call,
         stage=CallStage.UNKNOWN,
+        # The doubt stays with the call over later attempts: undo and report depend on it.
         may_have_happened=True,
         must_retry=call.safe_to_repeat,
         worker_deaths=call.worker_deaths + (orphan and is_death_counted(call)),

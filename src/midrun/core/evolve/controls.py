@@ -45,7 +45,7 @@ from midrun.errors import JournalCorrupt
 def pause_requested(state: State, entry: PauseRequested) -> State:
     """Set the requested pause; a second request never turns `now` off."""
     before = state.pause or PauseState()
-    hold = PauseState(
+    pause = PauseState(
         reason=entry.why,
         now=entry.now or before.now,
         # A pause at a cap stays one: the run may not resume until that cap is raised.
@@ -54,7 +54,7 @@ def pause_requested(state: State, entry: PauseRequested) -> State:
         seq=state.seq,
         by=entry.by,
     )
-    return replace(state, pause=hold)
+    return replace(state, pause=pause)
 
 
 def pause_withdrawn(state: State, _: PauseWithdrawn) -> State:
@@ -64,8 +64,8 @@ def pause_withdrawn(state: State, _: PauseWithdrawn) -> State:
 
 def run_paused(state: State, entry: RunPaused) -> State:
     """Release the lease; the run is paused."""
-    hold = state.pause or PauseState(seq=state.seq)
-    return replace(state, is_leased=False, pause=replace(hold, reason=entry.why))
+    pause = state.pause or PauseState(seq=state.seq)
+    return replace(state, is_leased=False, pause=replace(pause, reason=entry.why))
 
 
 def run_resumed(state: State, entry: RunResumed) -> State:
@@ -104,17 +104,19 @@ def _reset_conditions(meter: Meter) -> Meter:
     the same input, and the run would pause again at once. The verdicts are set to False for
     this boundary; the next step evaluates the functions again.
     """
-    spoken = dict.fromkeys(meter.custom_verdicts, False)
-    return replace(meter, last_text="", recent_calls=(), custom_verdicts=spoken)
+    verdicts = dict.fromkeys(meter.custom_verdicts, False)
+    return replace(meter, last_text="", recent_calls=(), custom_verdicts=verdicts)
 
 
 def cap_raised(state: State, entry: CapRaised) -> State:
     """Raise the caps; a pause at one of them becomes an ordinary pause."""
-    hold = state.pause
-    if hold is not None and hold.cap_name in entry.caps:
-        hold = replace(hold, reason="user", cap_name="")
+    # A resume is refused while `cap_name` is set. When the cap is raised the pause remains,
+    # because raising a cap alone does not continue the run.
+    pause = state.pause
+    if pause is not None and pause.cap_name in entry.caps:
+        pause = replace(pause, reason="user", cap_name="")
     stop = raise_caps(state.stop, entry.caps) if state.stop else None
-    return replace(state, stop=stop, pause=hold)
+    return replace(state, stop=stop, pause=pause)
 
 
 def cap_reached(state: State, entry: CapReached) -> State:
@@ -211,8 +213,8 @@ def cancel_requested(state: State, entry: CancelRequested) -> State:
     # calls would make the cost grow with the length of the run.
     for number in {*state.in_flight, *state.cleanup_calls}:
         call = state.calls[number - 1]
-        if (doomed := _is_unfinished(call)) is not call.in_undo_set:
-            state = state.with_call(replace(call, in_undo_set=doomed))
+        if (unfinished := _is_unfinished(call)) is not call.in_undo_set:
+            state = state.with_call(replace(call, in_undo_set=unfinished))
     # A halted run stays halted. Its cancel takes effect when the halt is lifted.
     then = Phase.CANCELLING if state.phase is Phase.HALTED else None
     state = replace(
@@ -234,6 +236,8 @@ def _is_unfinished(call: CallState) -> bool:
 
 def run_cancelled(state: State, entry: RunCancelled) -> State:
     """End the run; store the residue and the partial output."""
+    # `has_ended` stays set if the run is cancelled once more, to retry undos: its output is
+    # final.
     return replace(
         state, is_leased=False, has_ended=True, residue=entry.residue, output=entry.partial
     )

@@ -1,7 +1,7 @@
-"""Fold messages, frames, plans, answers and take-overs.
+"""Fold messages, held topics, plans, answers and take-overs.
 
-A frame holds the current topic: its goal, plan and open calls are saved in the frame, and
-restored when the frame is resumed. Frames form a stack.
+A `Frame` is a held topic: the goal, the plan and the open calls of the work that the agent has
+left to answer a message. They are restored when the topic is resumed. Frames form a stack.
 """
 
 from msgspec.structs import replace
@@ -63,6 +63,8 @@ def message_due(state: State, entry: MessageDue) -> State:
     pending = tuple(
         replace(p, due_at=None) if p.seq == entry.message else p for p in state.pending
     )
+    # An urgent message makes the current prompt outdated, so that the model call is aborted and
+    # the next one has the message.
     now = any(p.seq == entry.message and p.urgency == "now" for p in pending)
     return replace(
         state,
@@ -72,7 +74,7 @@ def message_due(state: State, entry: MessageDue) -> State:
 
 
 def message_taken(state: State, entry: MessageTaken) -> State:
-    """Give the message to the agent without a frame.
+    """Give the message to the agent without holding a topic.
 
     The agent has its answer to the task and now answers a message. `main_answer` keeps the
     answer to the task meanwhile, so that the reply to the message does not replace it.
@@ -104,6 +106,8 @@ def frame_pushed(state: State, entry: FramePushed) -> State:
         next_step=entry.next,
         pushed_seq=state.seq,
         expires=entry.expires,
+        # Calls of the held topic leave `open_calls`: otherwise the side question could not
+        # reach a boundary before they have ended, and they may wait for a person.
         parked_calls=state.open_calls,
         plan=state.plan,
         speaker=state.speaker,
@@ -148,13 +152,14 @@ def frame_abandoned(state: State, entry: FrameAbandoned) -> State:
     state = _pop_frame(state, entry.frame)
     if not entry.text:
         return state
+    # Several topics may be dropped before the agent speaks again; each is announced.
     state = replace(state, reply_prefix=f"{state.reply_prefix} {entry.text}".strip())
     return state.with_messages(Message(role="runtime", text=entry.text, kind="dropped"))
 
 
 def _pop_frame(state: State, frame_id: str) -> State:
     frame = _get_frame(state, frame_id)
-    # Calls held with the frame may have been closed meanwhile, for example by an expired
+    # Calls held with the topic may have been closed meanwhile, for example by an expired
     # ask. Only open ones return to the open calls, before those of the current topic.
     back = tuple(n for n in frame.parked_calls if state.calls[n - 1].is_open)
     frames = tuple(f for f in state.frames if f is not frame)
@@ -165,7 +170,7 @@ def _get_frame(state: State, frame_id: str) -> Frame:
     for one in state.frames:
         if one.id == frame_id:
             return one
-    raise JournalCorrupt(state.run, state.seq, f"there is no frame {frame_id}")
+    raise JournalCorrupt(state.run, state.seq, f"there is no held topic {frame_id}")
 
 
 def plan_made(state: State, entry: PlanMade) -> State:
@@ -186,6 +191,8 @@ def handed_off(state: State, entry: HandedOff) -> State:
 
 def history_condensed(state: State, entry: HistoryCondensed) -> State:
     """Replace the oldest messages in the prompt by a summary."""
+    # The size of the next prompt is not known before it was sent. With the old number the
+    # scheduler would condense again at once.
     return replace(
         state, condensed_count=entry.message_count, summary=entry.summary, prompt_tokens=0
     )
@@ -200,14 +207,14 @@ def answer_given(state: State, entry: AnswerGiven) -> State:
 
 def taken_over(state: State, entry: TakenOver) -> State:
     """Let a person act in the agent's place; clear a failure."""
-    hold = state.pause
+    pause = state.pause
     # A pause that is in force becomes the pause of this person: it has no time limit, and only
     # the hand-back ends it. A running run pauses first; `PauseRequested` follows for that.
     if state.phase is Phase.PAUSED:
-        hold = replace(
-            hold or PauseState(seq=state.seq, by=entry.by), reason="taken_over", ends_at=None
+        pause = replace(
+            pause or PauseState(seq=state.seq, by=entry.by), reason="taken_over", ends_at=None
         )
-    return reset_deaths(replace(state, taken_over_by=entry.by, pause=hold, error=None))
+    return reset_deaths(replace(state, taken_over_by=entry.by, pause=pause, error=None))
 
 
 def person_wrote(state: State, entry: PersonWrote) -> State:

@@ -83,6 +83,8 @@ class ChildChannel:
         Raises:
             FileRefused: the worker refused a file.
         """
+        # Held from the request to its reply: a second thread would otherwise read the reply of
+        # the first one.
         with self._lock:
             self.send(message)
             problem = self.receive()

@@ -141,6 +141,7 @@ def find_unrun_code(value: object, form: FunctionForm) -> Raised | None:
     a generator.
     """
     if isinstance(value, Coroutine):
+        # A blocking tool that returns a coroutine was meant to be async. Its body has not run.
         value.close()  # or Python warns that it was never awaited
     if isawaitable(value):
         return Raised(kind="TypeError", message="it returned a coroutine; make it an async def")

@@ -312,9 +312,7 @@ class ProcessCall:
         self._is_started = False
         self._is_open = True  # the call's socket may still deliver bytes
         self._wait_scope = CancelScope()  # of the current wait, cancelled by a report
-        self._pending_request: ChildRequest | None = (
-            None  # the request that the child waits for
-        )
+        self._pending_request: ChildRequest | None = None  # the child waits for its reply
         self._answer: ChildAnswer | None = None  # as sent by the child, not yet final
         self._garbled_reason = ""  # why its answer cannot be believed
         self._death: Died | None = None  # as reported by the zygote
@@ -340,6 +338,9 @@ class ProcessCall:
 
         If this is cancelled, the child gets no task and does nothing.
         """
+        # The wait has no event: `on_report` cancels its scope, and the loop looks at the state
+        # again. Every wait of this class works in that way, so a report can never be missed: it
+        # is stored before the scope is cancelled, and looked at before the next wait.
         while not self._is_started and self._death is None:
             with CancelScope() as self._wait_scope:
                 await sleep_forever()
@@ -352,6 +353,8 @@ class ProcessCall:
         """
         try:
             if self.final_outcome is None:
+                # In the grace the function may still return. Then its effect has happened, and
+                # the outcome is its answer, not the stop.
                 await self._zygote_process.signal_call(self._call, signal.SIGTERM)
                 with move_on_after(grace.total_seconds()):
                     # Saves and notes of the child are still handled in its grace.
@@ -383,6 +386,8 @@ class ProcessCall:
                 self._wait_scope.cancel()
             case ProcessRefused(kind=kind, message=why, not_found=not_found):
                 problem = Raised(kind=kind, message=why, not_found=not_found)
+                # Without a kind, the call was stopped before it was started: it has no answer,
+                # and no effect.
                 self._answer = problem if kind else None
                 self._note_death(Died(started=False, detail=why))
             case ProcessGone(code=code) if code < 0:
@@ -479,6 +484,8 @@ class ProcessCall:
         except OSError:
             data = b""
         self._frames.feed(data)
+        # No bytes mean that the child has closed its end, which a tool can do while it runs.
+        # Only the report of the zygote says that the child is dead.
         self._is_open = bool(data)
         return self._is_open
 
@@ -611,6 +618,8 @@ class Zygote:
     def _get_process(self, environment: ToolEnvironment) -> ZygoteProcess:
         assert self._task_group is not None, "enter the zygote's context first"
         process = self._processes.get(environment)
+        # A zygote that was killed is replaced with the next call. Its calls have ended as
+        # `Died`; they are not started again here, because only the core decides that.
         if process is None or process.is_lost:
             process = self._processes[environment] = ZygoteProcess(
                 environment.variables(), self._deadline, self._holder_fd

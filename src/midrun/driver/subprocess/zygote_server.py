@@ -126,6 +126,8 @@ class ZygoteServer:
         if self._worker_pidfd is None:
             timeout = PARENT_CHECK_S if timeout is None else min(timeout, PARENT_CHECK_S)
         ready, _, _ = select.select([*self._sources, *more], [], [], timeout)
+        # Looked at after every wait, whatever ended it. A message of a worker that has just
+        # thawed must not be handled before the calls of its lapsed lease are dead.
         if self._has_lapsed():
             for pid in self._call_by_pid:
                 _signal_group(pid, signal.SIGKILL)
@@ -154,6 +156,8 @@ class ZygoteServer:
             body, _ = self._receive(FRAME_HEADER.unpack(header)[0])
         except (EOFError, OSError):
             self._exit()
+        # Only the worker writes to this socket, and both run the same code: no check for
+        # garbage.
         match decode_request(body):
             case StartProcess(call=call, target=target) if fd is not None:
                 self._queued_calls[call] = target, fd
@@ -176,6 +180,8 @@ class ZygoteServer:
         return data, fd
 
     def _signal_call(self, call: int, signal_number: int) -> None:
+        # The call may be running, still queued, or gone. In the last case the signal is
+        # dropped: its process id may belong to another process by now.
         if call in self._pid_by_call:
             _signal_group(self._pid_by_call[call], signal_number)
         elif call in self._queued_calls:
@@ -189,6 +195,8 @@ class ZygoteServer:
         with suppress(ChildProcessError):
             while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, code = reaped[0], os.waitstatus_to_exitcode(reaped[1])
+                # First forget the process id, then signal its group: after the reap, a later
+                # request of the worker to signal this call must not find the number any more.
                 if pid in self._call_by_pid:  # else a process that a module started on import
                     call = self._call_by_pid.pop(pid)
                     del self._pid_by_call[call]
@@ -237,6 +245,7 @@ class ZygoteServer:
         if self._has_lapsed():
             return self._refuse(call, "TimeoutError", "not started: the lease has lapsed")
         _, fd = self._queued_calls[call]
+        # The second thread has ended (see `_handle_in_thread`), so this is the only thread.
         pid = os.fork()
         if not pid:
             self._become_child(fd, function)
@@ -256,6 +265,8 @@ class ZygoteServer:
 
     def _become_child(self, fd: int, function: object) -> Never:
         try:
+            # A session of its own makes the child the leader of a process group. All processes
+            # that the tool starts are in it, and one signal reaches all of them.
             os.setsid()
             # Have the kernel kill this child when the zygote dies. If the zygote died before
             # this line, the kernel will not do it: then the parent is another process now.
@@ -285,6 +296,8 @@ class ZygoteServer:
 
     @contextmanager
     def _handle_in_thread(self) -> Iterator[None]:
+        # Closing `finish` makes `done` readable, which ends the `select` of the thread: a flag
+        # alone would be seen only with the next message.
         done, finish = os.pipe()
 
         def listen() -> None:

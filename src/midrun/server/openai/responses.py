@@ -171,6 +171,8 @@ async def cancel_response(context: RequestContext) -> Response:
     """Cancel the run of a response, and wait a few seconds until it is cancelled."""
     own, run = await _find_response(context, context.path["response"])
     state = await context.server.views.read_state(run.id)
+    # The protocol has no *cancelling*. So the reply waits for the undos for a while; after that
+    # the response is still in progress, and a later request shows its end.
     if state.phase not in TERMINAL_PHASES:
         await run.cancel(actor=context.actor)
         with anyio.move_on_after(CANCEL_WAIT_S):
@@ -183,6 +185,8 @@ async def _find_response(context: RequestContext, text: str) -> tuple[ResponseId
     own = ResponseId.parse(text)
     if await context.can_see(own.run):
         run = await context.server.mid.get(own.run)
+        # An id can be made up: one beyond the journal would wait for an entry that never had a
+        # request.
         if own.begins_at <= (await context.server.store.get_row(run.id)).seq:
             return own, run
     # A response of another user looks like one that does not exist.

@@ -60,6 +60,9 @@ class ChangeListener:
         Raises:
             StoreUnreachable: no answer in time, before it has started.
         """
+        # Before `started`, a caller waits for this watch to be open, so an error is raised to
+        # it. After that there is no caller: the listener reconnects for as long as it lives,
+        # and `_catch_up` reports the commits that it has missed.
         started, deadline, pause_s = False, read_boot_clock() + RECONNECT_MAX_S, RETRY_PAUSE_S
         while True:
             try:
@@ -69,6 +72,7 @@ class ChangeListener:
                     if not started:
                         started = True
                         task_status.started()
+                    # A connection that was good ends the series of growing pauses.
                     pause_s = RETRY_PAUSE_S
                     await self._receive_notifications(connection)
                 finally:
@@ -123,6 +127,8 @@ class ChangeListener:
         ((snapshot, payloads),) = await connection.execute(
             queries.NOTICES_SINCE_SNAPSHOT, {"seen": self._snapshot}
         )
+        # The snapshot is replaced only after the watchers were told. If the task is cancelled
+        # or fails in between, the same rows are reported again, which is harmless.
         self._notify_watchers(payloads or ())
         self._snapshot, self._polled_at = snapshot, read_boot_clock()
         self._polls += 1

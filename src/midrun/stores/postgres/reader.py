@@ -185,6 +185,9 @@ class JournalRange:
         last = INTEGER_MAX if limit is None else min(INTEGER_MAX, self._after + limit)
         position = min(self._after, INTEGER_MAX)
         while True:
+            # Each part is a statement of its own, so the run may grow between two parts. The
+            # end is taken from the row of the last part; a journal only grows, so the parts
+            # before it stay valid.
             part_end = min(last, position + ENTRIES_PER_QUERY)
             values = {"run": self._run, "after": position, "end": part_end}
             rows = await pool.execute(queries.JOURNAL, values)

@@ -155,6 +155,8 @@ class PostgresWriter:
 
     async def _commit_group(self, group: list[_PostgresWrite]) -> None:
         """Send `group` round by round until every write has an outcome."""
+        # A round gives requests their outcome, or learns the current row of their run. The next
+        # round decides on that row.
         confirmed: _ConfirmedRows = {}
         pending = group
         while pending:
@@ -224,6 +226,7 @@ class PostgresWriter:
                 await self._send_round({run: sent[run]}, confirmed)
             return
         changes: list[tuple[RunId, Seq]] = []
+        # Runs with a live lease. A worker that hears of them need not look: they are driven.
         held: set[RunId] = set()
         for run, answer in zip(order, answers, strict=True):
             pending, change = sent[run].pending, sent[run].change
@@ -250,6 +253,8 @@ class PostgresWriter:
 
     async def _request_answers(self, requests: Sequence[WriteRequest]) -> Sequence[WriteAnswer]:
         """Have the server carry out `requests`; send them again if its answer is lost."""
+        # Encoded once: a repetition must be byte for byte the same, or the server would not
+        # recognize the entries that it has written already.
         payload = msgspec.json.encode(requests).decode()
 
         async def send_once(connection: PostgresConnection, lost_count: int) -> Rows:
@@ -309,6 +314,8 @@ class ChangeAnnouncer:
 
     def announce(self, row: StoredRow, *, at_once: bool) -> None:
         """Announce that a run has grown to `row`; return before it is sent."""
+        # Only the newest line of a run is kept. A notification says *look again*, and a reader
+        # that looks finds all entries.
         self._lines[row.run] = f"{row.run} {row.seq}{' held' if row.holder else ''}"
         if at_once or not row.holder:
             self._hurry.set()
@@ -323,6 +330,9 @@ class ChangeAnnouncer:
 
     async def _send_lines(self) -> None:
         try:
+            # The sender ends when nothing is left, so that no task waits in an idle process.
+            # There is no await between the last look at `_lines` and the `finally`: a line that
+            # is added after that starts a new sender.
             while self._lines:
                 with anyio.move_on_after(PROGRESS_DELAY_S):
                     await self._hurry.wait()

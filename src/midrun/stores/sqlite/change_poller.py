@@ -71,6 +71,8 @@ class ChangePoller:
         with self._lock:
             self._listeners -= 1
             if not self._listeners:
+                # The thread is not joined: it may wait for a lock of the file, and the caller
+                # is an event loop.
                 self._stop.set()
 
     def _poll_until_stopped(self, position: "_PollPosition", stop: Event) -> None:
@@ -118,6 +120,8 @@ class _PollPosition:
         ):
             changes.append((run, seq))
             last_tombstone_id = max(last_tombstone_id, tombstone_id)
+        # Halts belong to no run, so no entry has them. A counter in the file grows with each
+        # change.
         halt_counter = self._db.execute(queries.HALT_COUNTER).get
         if halt_counter != self._halt_counter:
             self._halt_counter = halt_counter

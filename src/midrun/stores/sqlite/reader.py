@@ -149,6 +149,8 @@ def find_tail(db: apsw.Connection, run: RunId, after: Seq, limit: int | None) ->
     found = db.execute(queries.RUN_END, (run,)).get
     if found is None:
         raise explain_missing(run, select_tombstone(db, run))
+    # The end is fixed here. Entries that are appended while the range is read belong to a later
+    # range, and the hash of the row is compared with the entry that was last at this moment.
     number, seq, link = found
     # The hash of the run's row can be compared only with the last entry of the journal. A range
     # that ends earlier has none to compare.

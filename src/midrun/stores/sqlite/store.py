@@ -125,6 +125,8 @@ class SqliteStore(JournalStore):
         def read_records(db: apsw.Connection) -> Sequence[Record]:
             return tail.read_records(db, self.chain, self.cipher)
 
+        # A hop to a thread costs more than a short read. A long one would block the event loop,
+        # so its length is measured first, without reading the lines.
         if self._inline_reader.read_inline(lambda db: reader.is_small_tail(db, tail)):
             return self._inline_reader.read_inline(read_records)
         return await self._thread_reader.read_in_thread(read_records)

@@ -193,10 +193,14 @@ class SqliteWriter:
             await checkpoint_if_cancelled()
         request = SqliteWrite(operation=operation, inline=inline)
         groups = self._groups_by_loop.get(loop) or self._add_loop(loop)
+        # A size beyond the limit of a group makes `GroupCommit` put the request into a group of
+        # its own, so that nothing small waits for it in one transaction.
         if not inline:
             request.size_bytes = GROUP_MAX_BYTES + 1
         elif groups.committer is None:
             if task is self._last_task and self._solo_commits < SOLO_COMMITS_MAX:
+                # No await from the check to the commit: no other task of this loop can write in
+                # between.
                 self._solo_commits += 1
                 if self._commit_inline([request]):
                     return request.get_result()
@@ -395,6 +399,8 @@ class SqliteWriter:
             return  # a slow log is better than a full disk
         if Path(f"{self._path.resolve()}-wal").stat().st_size >= length * page_bytes:
             return  # an earlier writer has left the log long enough
+        # The size is restored below, whatever happens: with the small cache every later
+        # transaction would spill its pages into the log.
         size = self._db.execute(queries.CACHE_SIZE).get
         self._db.execute(queries.SMALL_CACHE)
         try:
