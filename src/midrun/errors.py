@@ -10,6 +10,7 @@
     ├── ModelFailed            a provider refused a request, or its stream broke off
     ├── StepNotDone            a step of a hosted function has no result
     ├── ProcessFailed          the process of a hosted agent ended without an answer
+    ├── ContextFailed          the function of `context=` could not make the context of a call
     ├── OutcomeUnknown         raised by a tool that lost the answer to its own request
     ├── ModelRetry             raised by a tool or an output validator: the model tries again
     ├── ToolsUnreachable       the MCP server of a tool does not answer
@@ -240,6 +241,24 @@ class ModelFailed(MidrunError):
         advice = "A retry may succeed." if self.transient else "See the provider's message."
         detail = _end(self.detail or "no detail")
         return f"Model {self.model} failed: {self.reason}: {detail} {advice}"
+
+
+class ContextFailed(MidrunError):
+    """The function that `context=` names raised, or its context manager could not be entered.
+
+    The function of the call has not run. `declared_in` names the agent, `problem` the error of
+    the function.
+    """
+
+    code = "context_failed"
+    declared_in: str
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"Cannot open the context of {self.declared_in}: {_end(self.problem)} "
+            "The next call opens it again."
+        )
 
 
 class OutcomeUnknown(MidrunError):

@@ -106,9 +106,11 @@ class Agent:
             `ModelRetry` to have the model try again.
         output_retries: The number of further attempts after an answer that is not valid. Then
             the run fails; it can be resumed.
-        context: Makes `call.context`: a function that takes nothing, or `run_id`. It is called
-            for each call that can use it, in the process that makes the call. If it returns an
-            async context manager, that is entered for the call. Nothing of it is journaled.
+        context: Makes `call.context`: a function that takes nothing, or `run_id`. Without
+            `run_id` it is called once in each worker, by the first call that can use it, and
+            all runs share its value. With `run_id` it is called for each call. If it returns
+            an async context manager, that is entered, and left when the worker closes or the
+            call ends. Nothing of it is journaled.
         handoffs: Agents to which this agent may hand the run, or their names. Each adds a tool
             `hand_off_to_<name>`. After a call of it, that agent speaks: with its own model,
             instructions and tools, in the same conversation, and under the stop condition of
@@ -192,7 +194,7 @@ class Agent:
         self.family: Final = collect_family(self, self.handoffs)
         self.output: Final = _declare_output(self, output, output_validators)
         self.specs: Final = _list_specs(self)
-        self.context_source: Final = None if context is None else ContextSource(where, context)
+        self.context_source: Final = _declare_context(self, context)
         self._instructions_function: Final = _declare_instructions(self)
         functions = (self.offered_tools, self.output, self._instructions_function)
         # Whether a function that takes a `Call` runs in the model calls of this agent.
@@ -681,6 +683,14 @@ def _index_tools(owner: Agent, tools: "Sequence[Tool | Function]") -> Mapping[st
     if not owner.framework:
         by_name.setdefault(PLAN_TOOL.name, PLAN_TOOL)
     return MappingProxyType(by_name)
+
+
+def _declare_context(owner: Agent, context: ContextFactory | None) -> ContextSource | None:
+    if context is None:
+        return None
+    # Other frameworks give a run a context of its own, which their code changes. A shared one
+    # would carry changes from one run to another.
+    return ContextSource(f"agent {owner.name}", context, per_call=bool(owner.framework))
 
 
 def _declare_output(

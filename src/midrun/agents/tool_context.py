@@ -1,67 +1,162 @@
 """`Call`: the context that a tool gets as its first parameter, if it asks for it.
 
-`ContextSource` opens the value that a function finds in `call.context`.
+`ContextSource` opens the value that a function finds in `call.context`; in the process of a
+blocking function, `ProcessContext` does.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
     ContextDecorator,
+    ExitStack,
     asynccontextmanager,
 )
 from dataclasses import dataclass, field
-from enum import Enum
 from inspect import Parameter, isawaitable, signature
-from typing import Final, TypeAlias
+from types import TracebackType
+from typing import Final, Never, TypeAlias, TypeGuard, cast
 
 from midrun.agents.file import File
-from midrun.codec.safe_repr import safe_repr
+from midrun.agents.tool_environment import DECLARE_HINT, is_missing_variable
+from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.codec.strict_json import normalize_json
 from midrun.core.transcript import Turn
 from midrun.core.values import Json
-from midrun.errors import Misconfigured
+from midrun.errors import ContextFailed, Misconfigured
 
 ContextFactory: TypeAlias = Callable[..., object]  # type: ignore[explicit-any]  # 0 or 1 arguments
 """Makes the context of a call: takes nothing, or `run_id`."""
 
 
 class ContextSource:
-    """Opens the context of each call: database connections, clients, the user's own objects.
+    """Makes contexts: database pools, clients, the user's own objects.
 
-    The factory is called for each call of a function that can use the context, in the process
-    that makes the call. Its result is awaited if it is awaitable. An async context manager is
-    entered before the function runs and left after it has ended, also when it is stopped. So is
-    a context manager that `contextlib.contextmanager` makes.
+    The result of the factory is awaited if it is awaitable. An async context manager is entered
+    and left. So is a context manager that `contextlib.contextmanager` makes.
 
     Args:
         where: The declaration that has the factory, for errors.
         factory: A function without parameters, or with the parameter `run_id`.
+        per_call: Open a context for each call, also if the factory does not take `run_id`.
+
+    Attributes:
+        where: The declaration that has the factory.
+        factory: The function.
+        is_shared: All calls of a worker share one context. Otherwise each call has its own.
 
     Raises:
         Misconfigured: `factory` is not such a function.
     """
 
-    def __init__(self, where: str, factory: ContextFactory) -> None:
-        self._factory = factory
+    def __init__(self, where: str, factory: ContextFactory, *, per_call: bool = False) -> None:
+        self.where: Final = where
+        self.factory: Final = factory
         self._takes_run_id = _takes_run_id(where, factory)
+        self.is_shared: Final = not (per_call or self._takes_run_id)
 
     @asynccontextmanager
     async def open(self, run_id: str) -> AsyncIterator[object]:
-        """Open the context for one call, and close it afterwards."""
-        made = self._factory(run_id) if self._takes_run_id else self._factory()
+        """Open a context, and close it afterwards."""
+        made = self.factory(run_id) if self._takes_run_id else self.factory()
         if isawaitable(made):
             made = await made
         if isinstance(made, AbstractAsyncContextManager):
             async with made as value:
                 yield value
-        # As `contextlib.contextmanager` makes it. Other objects that have `__enter__`, such as
-        # connections and files, are left alone: entering them may begin a transaction.
-        elif isinstance(made, ContextDecorator) and isinstance(made, AbstractContextManager):
+        elif _is_generator_context(made):
             with made as value:
                 yield value
         else:
             yield made
+
+
+WHERE: Final = "call.context"
+
+ASYNC_CONTEXT_PROBLEM: Final = (
+    "Cannot use it here: a blocking function runs in a process of its own, and the function of "
+    "context= is async. Make the tool async, or declare tool(in_process=True)."
+)
+
+NO_FACTORY_PROBLEM: Final = (
+    "Cannot use it here: a blocking function runs in a process of its own, which cannot import "
+    "the function of context=. Put that function at the top level of a module, make the tool "
+    "async, or declare tool(in_process=True)."
+)
+
+
+class ProcessContext:
+    """The context of a blocking function in a process of its own, opened when it is used.
+
+    A process makes one call, so it opens at most one. It is closed when this object, which is
+    a context manager, is left.
+
+    Args:
+        find_factory: Returns the factory in this process; raises if it cannot be found.
+        run_id: The run of the call.
+    """
+
+    def __init__(self, find_factory: Callable[[], object], run_id: str) -> None:
+        self._find_factory = find_factory
+        self._run_id = run_id
+        self._lock = threading.RLock()  # several threads of a tool may use the context
+        self._stack = ExitStack()
+        self._opened: list[object] = []  # the value, once it is opened
+
+    def open(self) -> object:
+        """Return the context; open it when this is called first.
+
+        Raises:
+            Misconfigured: The factory makes an async object, or it is not a valid factory.
+            ContextFailed: The factory raised. The next use opens it again.
+        """
+        with self._lock:
+            if not self._opened:
+                self._opened.append(self._open())
+            return self._opened[0]
+
+    def _open(self) -> object:
+        factory = cast("ContextFactory", self._find_factory())
+        takes_run_id = _takes_run_id(WHERE, factory)
+        try:
+            made = factory(self._run_id) if takes_run_id else factory()
+            value = self._stack.enter_context(made) if _is_generator_context(made) else made
+        except Exception as error:
+            advice = f". {DECLARE_HINT}" if is_missing_variable(error) else ""
+            problem = f"{type(error).__name__}: {safe_str(error)}{advice}"
+            raise ContextFailed("a blocking function", problem) from error
+        if isinstance(value, Coroutine):
+            value.close()  # or Python warns that it was never awaited
+        if isawaitable(value) or isinstance(value, AbstractAsyncContextManager):
+            raise Misconfigured(WHERE, ASYNC_CONTEXT_PROBLEM)
+        return value
+
+    def __enter__(self) -> None:
+        """Do nothing: the context is opened when it is used."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        """Close the context if it is open, and tell it about an error of the function."""
+        return self._stack.__exit__(kind, error, trace)
+
+
+def refuse_context() -> Never:
+    """Refuse a context whose factory no other process can import."""
+    raise Misconfigured(WHERE, NO_FACTORY_PROBLEM)
+
+
+def _is_generator_context(made: object) -> TypeGuard[AbstractContextManager[object]]:
+    """Tell whether `contextlib.contextmanager` made it.
+
+    Other objects that have `__enter__`, such as connections and files, are left alone: entering
+    them may begin a transaction.
+    """
+    return isinstance(made, ContextDecorator) and isinstance(made, AbstractContextManager)
 
 
 def _takes_run_id(where: str, context: object) -> bool:
@@ -88,15 +183,6 @@ def _takes_run_id(where: str, context: object) -> bool:
         )
         raise Misconfigured(where, problem)
     return takes
-
-
-class _Elsewhere(Enum):
-    """Marks a call in a process of its own, where the context of its agent does not exist."""
-
-    ELSEWHERE = "elsewhere"
-
-
-ELSEWHERE: Final = _Elsewhere.ELSEWHERE
 
 
 class _CompletedAwaitable:
@@ -141,8 +227,8 @@ class Call:
             continuation; see `midrun.agents.builtin_tools.PauseHere`.
         transcript: The conversation so far, as the model sees it. Empty in a blocking tool that
             runs in its own process.
-        context: The value that `Agent(context=…)` makes; None without it. It is opened for
-            this call, and never journaled.
+        context: The value that `Agent(context=…)` makes; None without it. It is never
+            journaled. All calls in a worker share it, unless its function takes `run_id`.
     """
 
     key: str
@@ -157,22 +243,18 @@ class Call:
     saver: Callable[[Json], Awaitable[None] | None] = field(repr=False)
     noter: Callable[[str], Awaitable[None] | None] = field(repr=False)
     shower: Callable[[File], Awaitable[None] | None] = field(default=refuse_show, repr=False)
-    _context: object = field(default=None, repr=False)  # or `ELSEWHERE`
+    _context: object = field(default=None, repr=False)  # or a `ProcessContext`
 
     @property
     def context(self) -> object:
         """The value that `Agent(context=…)` makes; None without it.
 
         Raises:
-            Misconfigured: The function runs in a process of its own, which has no context.
+            Misconfigured: The function runs in a process of its own, which cannot make it.
+            ContextFailed: It was opened in that process, and that failed.
         """
-        if self._context is ELSEWHERE:
-            problem = (
-                "Cannot use it here: a blocking function runs in a process of its own, and the "
-                "context exists in the process of the worker. Make the function async, or "
-                "declare tool(in_process=True)."
-            )
-            raise Misconfigured("call.context", problem)
+        if isinstance(self._context, ProcessContext):
+            return self._context.open()
         return self._context
 
     def save(self, progress: Json) -> Awaitable[None]:

@@ -12,6 +12,7 @@ from midrun.agents.agent import Agent
 from midrun.core.ids import RunId
 from midrun.core.lru import LruDict
 from midrun.core.state import State
+from midrun.driver.call_contexts import CallContexts
 from midrun.driver.heartbeat import LeaseHeartbeat
 from midrun.driver.live import LiveOutput
 from midrun.driver.notifications import ChangeNotifier
@@ -46,6 +47,7 @@ class DriverContext:
     get_models: Callable[[Agent], Sequence[Model]]
     zygote: Zygote
     user_tasks: UserTasks
+    call_contexts: CallContexts
     thread_limiter: (
         CapacityLimiter  # for tools in threads, so that they do not use up AnyIO's own
     )

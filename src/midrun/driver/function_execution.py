@@ -235,7 +235,11 @@ class FunctionExecution:
         if target is None:
             end = self._run_in_thread(bind, form)
         else:
-            task = FunctionTask(target=target, form=form, args=args, call=self._call_facts)
+            source, facts = self._context_source, self._call_facts
+            factory = None if source is None else find_import_path(source.factory) or ""
+            task = FunctionTask(
+                target=target, form=form, args=args, call=facts, context=factory
+            )
             end = self._run_in_process(task)
         return end if self.timeout_s is None else self._await_within_time(end)
 
@@ -251,10 +255,11 @@ class FunctionExecution:
 
     async def _run_with_context(self, bind: BindFunction) -> object:
         """Await an async function, with the context of its agent open meanwhile."""
-        assert self._context_source is not None
+        source = self._context_source
+        assert source is not None
         value, has_returned = None, False
         try:
-            async with self._context_source.open(self._run_id) as opened:
+            async with self._context.call_contexts.open(source, self._run_id) as opened:
                 value = await cast("Awaitable[object]", bind(opened)())
                 has_returned = True
         except Exception as error:
@@ -316,14 +321,15 @@ class FunctionExecution:
         return outcome
 
     async def _run_in_thread(self, bind: BindFunction, form: FunctionForm) -> FunctionEnd:
-        if self._context_source is None:
+        source = self._context_source
+        if source is None:
             return await self._run_work_in_thread(bind(None), form)
         end, may_act = cast("FunctionEnd", Stopped()), False
         try:
             # The scope stays open until the context is closed: scopes and task groups that the
             # context has entered are inside of it, and must be left first.
             with self._in_flight.scope:
-                async with self._context_source.open(self._run_id) as opened:
+                async with self._context.call_contexts.open(source, self._run_id) as opened:
                     # A stop ends the opening, but neither the thread nor the closing.
                     self._in_flight.detach_scope()
                     may_act = True

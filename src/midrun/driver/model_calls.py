@@ -36,7 +36,7 @@ from midrun.driver.user_code import (
     format_exception,
     must_reraise,
 )
-from midrun.errors import FileMissing, Misconfigured, ModelFailed, StoreError
+from midrun.errors import ContextFailed, FileMissing, Misconfigured, ModelFailed, StoreError
 from midrun.ports.model import Finished, Model, Piece, Prompt
 
 log = logging.getLogger("midrun")
@@ -149,7 +149,7 @@ async def call_model(
         await UserCode(context.user_tasks, label, agent.grace).run(work, in_flight)
     except CodeStopped:
         pass  # a reply that was complete although it was stopped counts as done: see below
-    except FunctionFailed as error:
+    except (ContextFailed, FunctionFailed) as error:
         return _make_function_failure(in_flight, error, partial_reply)
     except ModelFailed as error:
         return _make_model_failure(context, in_flight, error, partial_reply, model_count)
@@ -328,8 +328,8 @@ async def _open_call(agent: Agent, reply_stream: _ReplyStream) -> AsyncIterator[
         problem = "Cannot save progress: a model call has none. Save it in a tool."
         raise Misconfigured("call.save", problem)
 
-    source = agent.context_source
-    async with nullcontext() if source is None else source.open(run) as opened:
+    source, contexts = agent.context_source, reply_stream.context.call_contexts
+    async with nullcontext() if source is None else contexts.open(source, run) as opened:
         key = make_call_key(run, call_id)
         yield Call(
             key=key,
@@ -379,7 +379,7 @@ def _make_model_failure(
 
 
 def _make_function_failure(
-    in_flight: InFlightCall, error: FunctionFailed, partial_reply: _PartialReply
+    in_flight: InFlightCall, error: Exception, partial_reply: _PartialReply
 ) -> CallFailed:
     """Return the outcome of a call in which code of the agent raised."""
     return CallFailed(

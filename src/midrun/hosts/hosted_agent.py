@@ -87,7 +87,9 @@ class Hosting:
         self.declared: Final = _check_declared(declared)  # tool name → options
         self.options = options
         self.context = context
-        self._source = None if context is None else ContextSource("host", context)
+        self._source = (
+            None if context is None else ContextSource("host", context, per_call=True)
+        )
 
     def choose_name(self, own_name: str | None) -> str:
         """Return the name of the hosted agent; `own_name` is its name in its framework."""

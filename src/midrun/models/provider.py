@@ -18,7 +18,6 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from decimal import ROUND_CEILING
-from difflib import get_close_matches
 from functools import partial
 from inspect import signature
 from typing import Any, Final, Self, TypeAlias, cast
@@ -28,12 +27,13 @@ import msgspec
 from pydantic_ai import exceptions
 from pydantic_ai.exceptions import UserError
 from pydantic_ai.messages import AgentStreamEvent, ModelResponse
-from pydantic_ai.models import Model, infer_model, known_model_names
+from pydantic_ai.models import Model, infer_model
 from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.usage import RequestUsage
 
 from midrun.agents.file import is_text_type
+from midrun.codec.safe_repr import safe_str
 from midrun.core.transcript import Turn
 from midrun.core.values import FileRef, Spend
 from midrun.core.values import ModelSettings as OwnSettings
@@ -387,31 +387,37 @@ NO_KEY: Final = "not-needed"
 _VARIABLE_NAME: Final = re.compile(r"`([A-Z][A-Z0-9]*_[A-Z0-9_]+)`")
 
 
+def is_provider(name: str) -> bool:
+    """Tell whether the installed pydantic-ai has a provider with this name.
+
+    Raises:
+        ImportError: It has, and the package of the provider is not installed.
+    """
+    try:
+        infer_provider_class(name)
+    except ValueError:
+        return False
+    return True
+
+
 def make_named_model(name: str, base_url: str | None = None) -> ProviderModel:
     """Return the model with the name `provider:model`, at `base_url` if that is given.
 
     Raises:
-        Misconfigured: There is no such provider, or its API key is not set.
+        Misconfigured: The provider cannot be used; its API key is not set, for example.
         ImportError: The package of the provider is not installed.
     """
     provider = name.partition(":")[0]
     try:
-        infer_provider_class(provider)
-    except ValueError as error:
-        known = _list_providers()
-        close = get_close_matches(provider, known, n=1)
-        hint = f"Did you mean {close[0]}? " if close else ""
-        problem = (
-            f"Cannot find provider {provider!r}. {hint}The providers are: {', '.join(known)}."
-        )
-        raise Misconfigured(f"model {name!r}", problem) from error
-    try:
         if base_url is None:
             return ProviderModel(infer_model(name))
         return ProviderModel(infer_model(name, partial(_make_provider, base_url)))
-    except UserError as error:
+    except ImportError:
+        raise
+    except Exception as error:
+        # `UserError`, or an error of the provider's package, which looks for credentials.
         raise Misconfigured(
-            f"model {name!r}", _explain_missing_setting(provider, str(error))
+            f"model {name!r}", _explain_missing_setting(provider, error)
         ) from error
 
 
@@ -433,23 +439,35 @@ def _make_provider(base_url: str, name: str) -> PydanticProvider:
     return provider(**options)
 
 
-def _explain_missing_setting(provider: str, problem: str) -> str:
-    """Return an error text for a missing setting, from the error text of pydantic-ai.
+CREDENTIALS: Final = {
+    "bedrock": "Set AWS_DEFAULT_REGION, and credentials of AWS as AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY",
+    "google-cloud": "Set GOOGLE_CLOUD_PROJECT, and GOOGLE_APPLICATION_CREDENTIALS to the file "
+    "with the key of a service account",
+    "openai-chatgpt": "Sign in with pydantic-ai, and pass its model object as model=",
+    "openai-codex": "Run codex login",
+}
+"""The advice for providers whose errors do not name an environment variable."""
 
-    That text refers to classes of pydantic-ai, which the user may not know. Only the names of
+
+def _explain_missing_setting(provider: str, error: Exception) -> str:
+    """Return an error text for a missing setting, from the error of pydantic-ai.
+
+    Its text refers to classes of pydantic-ai, which the user may not know. Only the names of
     environment variables are taken from it.
     """
-    variables = list(dict.fromkeys(_VARIABLE_NAME.findall(problem)))
-    if not variables:
-        return problem
-    return (
-        f"Cannot reach {provider}: {' or '.join(variables)} is not set. Set this environment "
-        "variable for the process that drives the run (midrun run, serve or worker). Without a "
-        "key, midrun.models.ScriptedModel plays a model."
-    )
-
-
-def _list_providers() -> list[str]:
-    """Return the names of all providers, without gateways (`gateway/openai`)."""
-    providers = {name.partition(":")[0] for name in known_model_names() if ":" in name}
-    return sorted(provider for provider in providers if "/" not in provider)
+    place = "for the process that drives the run (midrun run, serve or worker)"
+    scripted = "Without a key, midrun.models.ScriptedModel plays a model."
+    variables = list(dict.fromkeys(_VARIABLE_NAME.findall(str(error))))
+    if variables:
+        return (
+            f"Cannot reach {provider}: {' or '.join(variables)} is not set. Set this "
+            f"environment variable {place}. {scripted}"
+        )
+    advice = CREDENTIALS.get(provider)
+    if advice and type(error).__name__ in {"UserError", "DefaultCredentialsError"}:
+        return (
+            f"Cannot reach {provider}: no credentials are found. {advice}, {place}. {scripted}"
+        )
+    text = safe_str(error, 500)
+    return text if text.startswith("Cannot ") else f"Cannot use {provider}: {text}"

@@ -1,5 +1,6 @@
 """Find a model by name. A provider's package is imported when one of its models is used."""
 
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, cast
 
 from midrun.errors import Misconfigured
@@ -20,6 +21,25 @@ OTHER_EXTRAS: Final = frozenset(
     | {"mistral", "snowflake", "typesafe", "xai", "zai"}
 )
 """Providers with a package of their own, which is an extra of pydantic-ai."""
+
+OPENAI_PROTOCOL: Final = frozenset(
+    {"alibaba", "azure", "azure-responses", "deepseek", "fireworks", "github"}
+    | {"github-copilot", "heroku", "litellm", "meta", "moonshotai", "nebius", "ollama"}
+    | {"openai", "openai-chat", "openai-chatgpt", "openai-codex", "openai-decisions"}
+    | {"openai-responses", "openrouter", "ovhcloud", "sambanova", "system-one", "together"}
+    | {"vercel", "vllm"}
+)
+"""Providers that speak the protocol of OpenAI, and need its package."""
+
+WITHOUT_CHAT: Final = {
+    "elevenlabs": "speech",
+    "sentence-transformers": "embeddings",
+    "voyageai": "embeddings",
+}
+"""Providers of pydantic-ai that have no models for agents → what they have instead."""
+
+PROVIDERS: Final = tuple(sorted({*OWN_EXTRAS, *OTHER_EXTRAS, *OPENAI_PROTOCOL}))
+"""All providers whose models an agent can have, without gateways (`gateway/openai`)."""
 
 
 def find_extra(provider: str) -> str:
@@ -63,18 +83,28 @@ def model_named(name: str, base_url: str | None = None) -> Model:
     if not (provider and model):
         problem = f"must be provider:model, for example openai:gpt-5.2, got {name!r}"
         raise Misconfigured("model", problem)
+    if subject := WITHOUT_CHAT.get(provider.removeprefix("gateway/")):
+        problem = (
+            f"Cannot use provider {provider!r}: it has models for {subject}, and none that "
+            "answer messages. Choose another provider."
+        )
+        raise Misconfigured(f"model {name!r}", problem)
     try:
-        from midrun.models.provider import make_named_model  # noqa: PLC0415 - optional dependency
+        from midrun.models.provider import is_provider, make_named_model  # noqa: PLC0415 - optional dependency
 
-        return make_named_model(name, base_url)
+        # Not only those of our table: a newer pydantic-ai may know more of them.
+        if is_provider(provider):
+            return make_named_model(name, base_url)
     except ImportError as error:
-        extra = find_extra(provider)
-        if error.name == "pydantic_ai" and not provider.startswith(("openai", "anthropic")):
-            # Without the package, its list of providers is not known either.
+        if error.name != "pydantic_ai" or provider.removeprefix("gateway/") in PROVIDERS:
             problem = (
-                f"Cannot use provider {provider!r}: pydantic-ai is not installed. Install "
-                f"{extra}, if there is such a provider."
+                f"Cannot import the package of provider {provider!r}: "
+                f"{error.__cause__ or error}. Install {find_extra(provider)}."
             )
             raise Misconfigured(f"model {name!r}", problem) from error
-        problem = f"Cannot import the package of the provider: {error}. Install {extra}."
-        raise Misconfigured(f"model {name!r}", problem) from error
+    close = get_close_matches(provider, PROVIDERS, n=1)
+    hint = f"Did you mean {close[0]}? " if close else ""
+    problem = (
+        f"Cannot find provider {provider!r}. {hint}The providers are: {', '.join(PROVIDERS)}."
+    )
+    raise Misconfigured(f"model {name!r}", problem)

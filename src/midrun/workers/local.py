@@ -34,6 +34,7 @@ from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.core.run_head import Head, build_head
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE_PHASES, Actor, Phase
+from midrun.driver.call_contexts import CallContexts
 from midrun.driver.child_runs import update_parent
 from midrun.driver.context import DriverContext
 from midrun.driver.deletion import RetentionRules, run_retention
@@ -188,6 +189,7 @@ class LocalWorker:
                 self._task_group = tasks
                 heartbeat.on_renewed = zygote.set_deadline
                 user_tasks = UserTasks(tasks)
+                call_contexts = CallContexts(tasks)
                 self._context = DriverContext(
                     store=self._store,
                     heartbeat=heartbeat,
@@ -195,6 +197,7 @@ class LocalWorker:
                     get_models=self._get_models,
                     zygote=zygote,
                     user_tasks=user_tasks,
+                    call_contexts=call_contexts,
                     thread_limiter=anyio.CapacityLimiter(math.inf),
                     live_output=self._live_output,
                     change_notifier=self._change_notifier,
@@ -220,6 +223,7 @@ class LocalWorker:
                     tasks.cancel_scope.cancel()
                     with anyio.CancelScope(shield=True):
                         await user_tasks.shut_down()
+                        await call_contexts.shut_down()
         # Without a request to stop, the group above has ended because foreign code cancelled
         # one of its tasks. The body of `running` must not wait for a worker that is gone.
         if not self._stop_requested.is_set():

@@ -1,5 +1,6 @@
 """`call.context` and instructions that a function makes, on the ordinary loop."""
 
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -9,13 +10,13 @@ import anyio
 import pytest
 
 from midrun import Agent, Call, Completed, Failed, Midrun, Misconfigured, tool
-from midrun.core.entries import CallAborted, CallDone, CallFailed, CallUnknown
+from midrun.core.entries import CallAborted, CallDone, CallFailed, CallUnknown, ProgressSaved
 from midrun.core.transcript import Transcript
 from midrun.core.values import Json
 from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Prompt
 from midrun.stops import MaxSteps
-from tests.support.run_journal import read_entries, read_journal
+from tests.support.run_journal import read_entries, read_journal, wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 
@@ -141,7 +142,8 @@ async def test_the_context_of_a_tool_in_a_thread_may_have_a_task_group(
             log.append("tasks end")
 
     @asynccontextmanager
-    async def open_group() -> AsyncIterator[anyio.Event]:
+    async def open_group(run_id: str) -> AsyncIterator[anyio.Event]:
+        assert run_id
         async with anyio.create_task_group() as group:
             group.start_soon(work_beside)
             yield started
@@ -171,17 +173,208 @@ async def test_the_context_of_a_tool_in_a_thread_may_have_a_task_group(
     ]
 
 
-async def test_a_blocking_tool_in_a_process_is_told_that_it_has_no_context(
-    opened: OpenMidrun,
+# ── a blocking tool in a process of its own ──────────────────────────────────
+
+
+@contextmanager
+def open_ledger() -> Iterator[Path]:
+    """Open a folder in which the functions below count; it is named by a declared variable."""
+    folder = Path(os.environ["LEDGER"])
+    write_line(folder, "open")
+    try:
+        yield folder
+    finally:
+        write_line(folder, "close")
+
+
+@contextmanager
+def open_ledger_of(run_id: str) -> Iterator[Path]:
+    """Open the ledger of one call, and fail to close it."""
+    with open_ledger() as folder:
+        write_line(folder, run_id[:4])
+        yield folder
+        raise OSError("commit failed")
+
+
+def write_line(folder: Path, text: str) -> None:
+    """Append a line, with the process that writes it."""
+    with (folder / "log").open("a") as file:
+        file.write(f"{text} {os.getpid()}\n")
+
+
+def use_ledger(call: Call) -> int:
+    """Use the context twice."""
+    for _ in range(2):
+        assert isinstance(call.context, Path)
+        write_line(call.context, "used")
+    return os.getpid()
+
+
+def ignore_ledger(call: Call) -> str:
+    """Take a call, and leave its context alone."""
+    return call.run_id[:4]
+
+
+def hang_in_ledger(call: Call) -> None:
+    """Open the context, and never return."""
+    assert isinstance(call.context, Path)
+    call.save("opened")  # type: ignore[unused-awaitable]  # it blocks in a process
+    threading.Event().wait()
+
+
+def make_ledger_agent(folder: Path, *turns: object, **options: object) -> Agent:
+    """Return an agent with blocking tools that count in `folder`."""
+    chosen: dict[str, object] = {"context": open_ledger, **options}
+    return Agent(
+        "clerk",
+        model=ScriptedModel(list(turns)),  # type: ignore[arg-type]  # checked there
+        tools=[use_ledger, ignore_ledger, hang_in_ledger],
+        tool_env={"LEDGER": str(folder)},
+        **chosen,  # type: ignore[arg-type]
+    )
+
+
+def read_lines(folder: Path) -> list[list[str]]:
+    """Return the words of each line in the ledger."""
+    log = folder / "log"
+    return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+
+
+async def test_a_blocking_tool_in_a_process_opens_the_context_when_it_uses_it(
+    opened: OpenMidrun, tmp_path: Path
 ) -> None:
-    """The context is an object of the worker's process."""
-    agent = make_agent(Account(), Use("block"), "Done.", tools=[block])
+    """Once in each process; the worker and a tool that does not use it open nothing."""
+    turns = Use("use_ledger"), Use("ignore_ledger"), Use("use_ledger"), "Done."
+    run = await (await opened(make_ledger_agent(tmp_path, *turns))).start("clerk", "go")
+    await run.until("completed")
+    first, ignored, second = [
+        done.result for done in await read_entries(run, CallDone) if not done.reply
+    ]
+    assert ignored == "run_"
+    assert first != second
+    assert read_lines(tmp_path) == [
+        [word, str(process)]
+        for process in (first, second)
+        for word in ("open", "used", "used", "close")
+    ]
+
+
+async def test_a_context_that_a_process_cannot_close_leaves_the_outcome_unknown(
+    opened: OpenMidrun, tmp_path: Path
+) -> None:
+    agent = make_ledger_agent(tmp_path, Use("use_ledger"), "Done.", context=open_ledger_of)
+    run = await (await opened(agent)).start("clerk", "go")
+    await run.until("waiting")
+    assert len(await read_entries(run, CallUnknown)) == 1
+    assert [line[0] for line in read_lines(tmp_path)] == [
+        "open", "run_", "used", "used", "close"
+    ]  # fmt: skip
+
+
+async def test_a_process_that_is_killed_takes_its_context_with_it(
+    opened: OpenMidrun, tmp_path: Path
+) -> None:
+    """SIGTERM ends it at once: the context is not closed, and the run goes on."""
+    agent = make_ledger_agent(tmp_path, Use("hang_in_ledger"))
+    run = await (await opened(agent)).start("clerk", "go")
+    await wait_for_entry(run, ProgressSaved)
+    await run.cancel()
+    await run.until("cancelled")
+    assert [line[0] for line in read_lines(tmp_path)] == ["open"]
+
+
+async def fail_to_open() -> None:
+    """Fail, as an async factory."""
+    raise OSError("never awaited")
+
+
+@pytest.mark.parametrize(
+    ("context", "problem"),
+    [
+        (lambda: None, "which cannot import the function of context="),
+        (fail_to_open, "the function of context= is async"),
+    ],
+)
+async def test_a_blocking_tool_in_a_process_is_told_that_it_cannot_have_the_context(
+    opened: OpenMidrun, tmp_path: Path, context: Callable[[], object], problem: str
+) -> None:
+    """A tool that does not use the context works all the same."""
+    turns = Use("use_ledger"), Use("ignore_ledger"), "Done."
+    agent = make_ledger_agent(tmp_path, *turns, context=context)
     run = await (await opened(agent)).start("clerk", "go")
     await run.until("completed")
     (failed,) = await read_entries(run, CallFailed)
-    assert (
-        "Cannot use it here: a blocking function runs in a process of its own" in failed.error
+    assert problem in failed.error
+
+
+async def test_a_factory_in_a_process_names_a_variable_that_is_not_declared(
+    opened: OpenMidrun,
+) -> None:
+    agent = Agent(
+        "clerk",
+        model=ScriptedModel([Use("use_ledger"), "Done."]),
+        tools=[use_ledger],
+        context=open_ledger,
     )
+    run = await (await opened(agent)).start("clerk", "go")
+    await run.until("completed")
+    (failed,) = await read_entries(run, CallFailed)
+    assert failed.error.startswith("ContextFailed: Cannot open the context")
+    assert "LEDGER" in failed.error
+    assert "tool_env" in failed.error
+
+
+# ── a context that all calls of a worker share ───────────────────────────────
+
+
+class SharedAccount(Account):
+    """An account whose factory takes no run, so that a worker opens it once."""
+
+    @asynccontextmanager
+    async def open_shared(self) -> AsyncIterator[Account]:
+        """Open the context of a worker."""
+        async with self.open("run_") as account:
+            yield account
+
+
+def make_sharing_agent(account: SharedAccount, *turns: object, **options: object) -> Agent:
+    """Return an agent whose calls share the account."""
+    model = RecordingModel(*turns)
+    return Agent("clerk", model=model, context=account.open_shared, **options)  # type: ignore[arg-type]
+
+
+async def test_a_worker_opens_the_context_once_and_closes_it_when_it_closes(
+    path: Path,
+) -> None:
+    """Tools, threads, an undo and instructions of all its runs share it."""
+    account, hanging = SharedAccount(), anyio.Semaphore(0)
+
+    @tool
+    async def hang(call: Call) -> None:
+        get_account(call)
+        hanging.release()
+        await anyio.sleep_forever()
+
+    agent = make_sharing_agent(
+        account,
+        [Use("charge", cents=1), Use("charge", cents=2), Use("block")],
+        Use("hang"),
+        tools=[charge, tool(block, in_process=True), hang],
+        instructions=instruct,
+    )
+    for _ in range(2):  # two workers, one after the other
+        account.log.clear()
+        async with Midrun(get_store_url(path), agents=[agent]) as midrun:
+            runs = [await midrun.start(agent, "go") for _ in range(2)]
+            for _ in runs:
+                await hanging.acquire()
+            for run in runs:
+                await run.cancel(undo="all")
+                await run.until("cancelled")
+            assert account.log[0] == "open"
+            assert set(account.log[1:]) == {"charged 1", "charged 2", "blocked", "undone"}
+        assert account.log[-1] == "close"
+        assert (account.log.count("open"), account.log.count("close")) == (1, 1)
 
 
 async def test_an_undo_has_the_context(opened: OpenMidrun) -> None:
@@ -226,7 +419,8 @@ async def test_a_context_that_cannot_be_closed_leaves_the_outcome_unknown(
     """The function has returned, but a commit in the context may have failed."""
 
     @asynccontextmanager
-    async def session() -> AsyncIterator[str]:
+    async def session(run_id: str) -> AsyncIterator[str]:
+        assert run_id
         yield "session"
         raise OSError("commit failed")
 
@@ -257,7 +451,8 @@ async def test_a_context_that_cannot_be_opened_fails_the_call() -> None:
     model = ScriptedModel([Use("charge", cents=1), end])
     agent = Agent("clerk", model=model, tools=[charge], context=refuse)
     assert isinstance(await agent.run("go"), Completed)
-    assert seen == ["OSError: no database"]
+    problem = "Cannot open the context of agent clerk: OSError: no database."
+    assert seen == [f"ContextFailed: {problem} The next call opens it again."]
 
 
 async def test_an_error_at_the_end_of_the_context_of_a_model_call_keeps_its_reply(
@@ -266,7 +461,8 @@ async def test_an_error_at_the_end_of_the_context_of_a_model_call_keeps_its_repl
     """The model was paid for it, and has changed nothing that could be undone."""
 
     @asynccontextmanager
-    async def session() -> AsyncIterator[str]:
+    async def session(run_id: str) -> AsyncIterator[str]:
+        assert run_id
         yield "session"
         raise OSError("connection lost")
 

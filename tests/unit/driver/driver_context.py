@@ -26,6 +26,7 @@ from midrun.core.session import Batch
 from midrun.core.state import State
 from midrun.core.values import RequestedCall as RequestedUse
 from midrun.core.values import Spend
+from midrun.driver.call_contexts import CallContexts
 from midrun.driver.context import DriverContext
 from midrun.driver.dispatcher import CallDispatcher
 from midrun.driver.heartbeat import LeaseHeartbeat
@@ -179,6 +180,7 @@ class DriverParts:
             get_models=_get_models,
             zygote=Zygote(),
             user_tasks=self.user_tasks,
+            call_contexts=CallContexts(tasks),
             thread_limiter=anyio.CapacityLimiter(math.inf),
             live_output=self.live_output,
             change_notifier=ChangeNotifier(self.store),

@@ -10,7 +10,9 @@ import signal
 import socket
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Final, Never, cast
 
 import msgspec
@@ -19,7 +21,7 @@ from midrun.agents.builtin_tools import PauseHere
 from midrun.agents.file import split_files
 from midrun.agents.signature import Function
 from midrun.agents.tool import NOT_DONE, Tool
-from midrun.agents.tool_context import ELSEWHERE, Call
+from midrun.agents.tool_context import Call, ProcessContext, refuse_context
 from midrun.agents.tool_environment import DECLARE_HINT, is_missing_variable
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.codec.strict_json import normalize_json
@@ -43,7 +45,7 @@ from midrun.driver.subprocess.protocol import (
     encode_frame,
     find_unrun_code,
 )
-from midrun.errors import FileRefused, NotJson, TooLarge
+from midrun.errors import FileRefused, NotJson, OutcomeUnknown, TooLarge
 
 NO_ANSWER_EXIT_CODE: Final = 70
 """The exit code of a child that could not send its answer."""
@@ -105,12 +107,17 @@ class ChildChannel:
         return found.st_dev, found.st_ino
 
 
-def run_task(channel: ChildChannel, function: object) -> Never:
-    """Read the task from `channel`, run `function` for it, send the answer, and exit."""
+def run_task(
+    channel: ChildChannel, function: object, find_function: Callable[[str], object]
+) -> Never:
+    """Read the task from `channel`, run `function` for it, send the answer, and exit.
+
+    `find_function` finds the function that makes the context, if the tool uses it.
+    """
     code = NO_ANSWER_EXIT_CODE
     try:
         task = decode_task(channel.receive())
-        channel.send(_make_answer(task, function, channel))
+        channel.send(_make_answer(task, function, channel, find_function))
         code = 0
     except (EOFError, OSError):
         pass  # the worker is gone, or the tool has closed the socket
@@ -123,17 +130,28 @@ def run_task(channel: ChildChannel, function: object) -> Never:
         os._exit(code)
 
 
-def _make_answer(task: FunctionTask, function: object, channel: ChildChannel) -> ChildAnswer:
+def _make_answer(
+    task: FunctionTask,
+    function: object,
+    channel: ChildChannel,
+    find_function: Callable[[str], object],
+) -> ChildAnswer:
+    context = _make_context(task, find_function)
+    value, has_returned = None, False
     try:
-        value = _call_function(task, function, _make_call(task, channel))
-        # The function has returned, so its effect has happened. A SIGTERM from now on must not
-        # end the process before the answer is sent; SIGKILL after the grace still does.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        with context or nullcontext():
+            value = _call_function(task, function, _make_call(task, channel, context))
+            has_returned = True
+            # The function has returned, so its effect has happened. A SIGTERM from now on must
+            # not end the process before the answer is sent; SIGKILL after the grace still does.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     except PauseHere as pause:
         return QuestionAsked.from_pause(pause)
     except BaseException as error:  # noqa: BLE001 - SystemExit, too, is an answer
         advice = f". {DECLARE_HINT}" if is_missing_variable(error) else ""
-        return Raised(kind=type(error).__name__, message=f"{safe_str(error)}{advice}")
+        message = f"{safe_str(error)}{advice}"
+        failure = Raised(kind=type(error).__name__, message=message)
+        return _make_unknown(failure) if has_returned else failure
     if value is NOT_DONE:
         return NotDone()
     if (problem := find_unrun_code(value, task.form)) is not None:
@@ -146,6 +164,13 @@ def _make_answer(task: FunctionTask, function: object, channel: ChildChannel) ->
         return Returned(problem=str(error), shown=safe_repr(value), files=sent)
 
 
+def _make_unknown(failure: Raised) -> Raised:
+    """Return the outcome of a function that has returned, and whose context did not close."""
+    # The function has done its work, and the end of its context may have undone it.
+    problem = f"Cannot close the context of the call: {failure.kind}: {failure.message}"
+    return Raised(kind=OutcomeUnknown.__name__, message=str(OutcomeUnknown(problem)))
+
+
 def _make_storable(value: object) -> Json:
     plain = normalize_json(value, "result")
     size = len(msgspec.json.encode(plain))  # `normalize_json` limits sizes only roughly
@@ -154,7 +179,20 @@ def _make_storable(value: object) -> Json:
     return plain
 
 
-def _make_call(task: FunctionTask, channel: ChildChannel) -> Call:
+def _make_context(
+    task: FunctionTask, find_function: Callable[[str], object]
+) -> ProcessContext | None:
+    name = task.context
+    if name is None:
+        return None
+    return ProcessContext(
+        partial(find_function, name) if name else refuse_context, task.call.run_id
+    )
+
+
+def _make_call(
+    task: FunctionTask, channel: ChildChannel, context: ProcessContext | None
+) -> Call:
     facts = task.call
     return Call(
         key=facts.key,
@@ -166,7 +204,7 @@ def _make_call(task: FunctionTask, channel: ChildChannel) -> Call:
         saver=lambda progress: channel.request(SaveRequest(progress)),
         noter=lambda text: channel.request(NoteRequest(text)),
         shower=lambda file: channel.request(ShowRequest(SentFile.from_file(file))),
-        _context=ELSEWHERE,
+        _context=context,
     )
 
 

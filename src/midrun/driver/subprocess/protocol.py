@@ -48,12 +48,16 @@ class FunctionTask(Struct, frozen=True, kw_only=True):
     `target` is its name, "module:qualname". For a tool, `args` are the arguments as the model
     wrote them, and the child parses them. For a hook, `args` is the list of the arguments that
     follow the `Call`: [args] or [args, result].
+
+    `context` is the name of the function that makes `call.context`: "" if no other process can
+    import it, None if there is none.
     """
 
     target: str
     form: FunctionForm
     args: Json
     call: CallFacts
+    context: str | None = None
 
 
 class SentFile(Struct, frozen=True):

@@ -288,7 +288,7 @@ class ZygoteServer:
                     os.close(other)
             if self._life_line is not None:
                 _watch_life_line(*self._life_line)
-            run_task(ChildChannel(fd), function)
+            run_task(ChildChannel(fd), function, self._lookup.find_function)
         finally:
             os._exit(1)
 
