@@ -99,7 +99,7 @@ def find_failure(state: State) -> RunFailed | None:
             calls.append(call)
     if not calls:
         return None
-    names = ", ".join(call.use.label or "the model" for call in calls)
+    names = ", ".join(call.use.title or call.use.tool or "the model" for call in calls)
     many = min(call.worker_deaths for call in calls)
     was = "it was" if len(calls) == 1 else "they were"
     error = f"{names}: {many} processes ended, or fell silent, while {was} under way"

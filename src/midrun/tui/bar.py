@@ -37,6 +37,7 @@ BUTTON_GAP: Final = "   "
 BUTTON_KEYS: Final = {
     "pause": specs.PAUSE.key,
     "redirect": specs.REDIRECT.key,
+    "ask": specs.SAY.key,
     "cancel": specs.CANCEL.key,
 }
 BADGE_MARKS: Final = {

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from enum import Enum, auto
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import anyio
 import msgspec
@@ -206,7 +206,8 @@ class BarController:
 
     def compose_side_question(self) -> None:
         """Open the composer for a side question."""
-        self.compose(self._side_question_draft())
+        if self._is_enabled("ask"):
+            self.compose(self._side_question_draft())
 
     def open_cancel_dialog(self) -> None:
         """Open the cancel dialog: a cancel always takes two keys."""
@@ -347,13 +348,11 @@ class BarController:
 
     def toggle_draft_kind(self) -> None:
         """Switch the composer between redirect and side question, and keep the text."""
-        if self.draft is not None and self.draft.label in {"redirect", "side question"}:
-            other = (
-                self._side_question_draft()
-                if self.draft.label == "redirect"
-                else self._redirect_draft()
-            )
-            self.compose(other, self.buffer.text)
+        label = self.draft.label if self.draft is not None else ""
+        if label == "redirect" and self._is_enabled("ask"):
+            self.compose(self._side_question_draft(), self.buffer.text)
+        elif label == "side question" and self._is_enabled("redirect"):
+            self.compose(self._redirect_draft(), self.buffer.text)
 
     def _redirect_draft(self) -> Draft:
         async def send(text: str, now: bool) -> Receipt:  # noqa: FBT001 - as SendDraft has it
@@ -370,12 +369,16 @@ class BarController:
         return Draft(label="redirect", send=send, hint=hint)
 
     def _side_question_draft(self) -> Draft:
+        async def send(text: str, now: bool) -> Receipt:  # noqa: FBT001 - as SendDraft has it
+            is_paused = self.view.phase == "paused"
+            urgency: Literal["now", "next"] = "now" if now else "next"
+            receipt = await self.run.say(text, urgency=urgency, actor=self.actor)
+            if is_paused:  # as on the page: the run resumes to answer
+                await self.run.resume(actor=self.actor)
+            return receipt
+
         return Draft(
-            label="side question",
-            send=lambda text, now: self.run.say(
-                text, urgency="now" if now else "next", actor=self.actor
-            ),
-            hint=STEERING_HINT.format(other="redirect"),
+            label="side question", send=send, hint=STEERING_HINT.format(other="redirect")
         )
 
     # ── asks ──────────────────────────────────────────────────────────────────────────────
