@@ -303,7 +303,7 @@ def _build_ask_button(state: State, pause: Button) -> Button:
     elif resumes:
         text = "Resumes the run: it answers first, then continues where it was."
     elif at_work:
-        text = "Answers at the next turn, or now if you want; then continues where it was."
+        text = "Answers at the next turn, or now; then continues where it was."
     enabled = (resumes or at_work) and "say" in list_phase_controls(state.phase)
     return Button(enabled=enabled, command="say", label="Ask", consequence=text)
 

@@ -349,7 +349,7 @@ async def test_the_refusal_of_edited_arguments_is_shown_in_full() -> None:
         await bar.wait_for("y  approve")
         bar.press("e")
         await bar.wait_for("go to the next argument")
-        bar.press(f"{BACKSPACE}[]{ENTER}")
+        bar.press(f".5{ENTER}")
         await bar.wait_for("approve with these arguments")
         bar.press(ENTER)
         shown = await bar.wait_for("approve refused")
@@ -367,12 +367,26 @@ async def test_e_approves_a_call_with_edited_arguments() -> None:
         shown = await bar.wait_for("go to the next argument (1 of 2)")
         assert "{" not in shown
         bar.press(f"x{ENTER}")
-        await bar.wait_for("2x", "Pass plain JSON data")
+        await bar.wait_for("2x", "Cannot use “2x” for copies: it is not a number.")
         bar.press(f"{BACKSPACE}{BACKSPACE}3{ENTER}")
         await bar.wait_for("customers", "approve with these arguments (2 of 2)")
         bar.press(BACKSPACE * 9 + f"bob{ENTER}")
         assert await bar.wait_for_exit() is ExitReason.ENDED
         assert "✓ send returned “sent to bob, 3 times”" in bar.output.written
+
+
+async def test_an_approval_shows_the_lines_that_change() -> None:
+    """The text before is that of the artifact that an argument names."""
+    after = "# Trees\n\nEmpty places: 15\nPlaces: 34"
+    show, publish = Use("show_notice"), Use("publish", name="notice.md", content=after)
+    async with open_bar(show, publish, "Done.") as bar:
+        await bar.wait_for("Waiting")
+        bar.press("a")
+        shown = await bar.wait_for("What changes:", " Empty places: 12", "+ Empty places: 15")
+        assert "name: notice.md" in shown
+        assert "content:" not in shown
+        bar.press("y")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
 
 
 async def test_n_declines_a_call_with_a_reason() -> None:
