@@ -21,7 +21,7 @@ _RECORD: Final = """() => {
       [...root.querySelectorAll(where)].map((one) => one.textContent.trim());
     const now = {
       badge: texts(".badge")[0],
-      buttons: texts("button.control:not(#ask) b > span"),
+      buttons: texts("button.control b > span"),
       seq: run.seq,
       lost: run.worker_lost,
     };

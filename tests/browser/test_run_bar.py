@@ -34,10 +34,10 @@ async def test_a_run_is_paused_and_goes_on(harness: Harness, stage: Stage) -> No
     """Pausing names the call it waits for; paused appears only when it is true."""
     ui = await open_at_tool(harness, stage)
     pause = ui.button("pause")
-    await expect(pause).to_contain_text("Stops after slow.")
+    await expect(pause).to_contain_text("Stops after Slow.")
     await pause.click()
     await ui.expect_badge("Pausing, requested by you")
-    await expect(ui.page.locator(".note")).to_contain_text("finishing slow")
+    await expect(ui.page.locator(".note")).to_contain_text("finishing Slow")
     await expect(pause).to_contain_text("Keep running")
     assert stage.completed == []
     stage.gate("work").set()
@@ -284,7 +284,7 @@ async def test_the_consequence_is_that_of_the_button_under_the_pointer(
     """Without a pointer or focus there, that of the first button; keys for the composer."""
     ui = await open_at_tool(harness, stage)
     hint = ui.page.locator("midrun-controls .hint")
-    await expect(hint).to_contain_text("Stops after slow.")
+    await expect(hint).to_contain_text("Stops after Slow.")
     await ui.button("cancel").hover()
     await expect(hint).to_contain_text("Stops now")
     await ui.button("ask").focus()

@@ -33,7 +33,7 @@ async def open_with_effects(harness: Harness, stage: Stage) -> RunPage:
     ui = await open_run_page(harness, stage, done, now, "All done.")
     await stage.start("work").wait()
     await expect(ui.button("cancel")).to_contain_text(
-        "can undo 2 calls, releases lock, 1 call can't be undone"
+        "can undo 2 calls, releases Lock, 1 call can't be undone"
     )
     return ui
 

@@ -125,7 +125,7 @@ async def test_buttons_declare_their_key_and_their_expanded_state(
     await expect(ui.button("pause")).to_have_attribute("aria-keyshortcuts", "P")
     await expect(ui.button("cancel")).to_have_attribute("aria-expanded", "false")
     await expect(ui.button("pause")).to_have_accessible_name(
-        "Pause Stops after slow. Everything is kept; nothing is spent meanwhile."
+        "Pause Stops after Slow. Everything is kept; nothing is spent meanwhile."
     )
     await ui.button("cancel").click()
     await expect(ui.button("cancel")).to_have_attribute("aria-expanded", "true")

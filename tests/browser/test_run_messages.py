@@ -98,7 +98,7 @@ async def test_a_side_question_holds_the_topic_and_returns_to_it(
     top = ui.page.locator("midrun-controls .status")
     await expect(top).to_contain_text("held at plan 1/3")  # the side question has no plan
     item = ui.page.locator("midrun-steps ol > li").first
-    await expect(item.locator(".style").first).to_have_text("Held")
+    await expect(item.locator(".style").first).to_have_text("Paused")
     stage.gate("aside").set()
     await ui.expect_badge("Completed")
     await expect(frames).to_be_hidden()
@@ -287,3 +287,36 @@ async def test_a_question_to_a_paused_run_resumes_it(harness: Harness, stage: St
     await ui.expect_badge("Completed")
     await expect(ui.page.locator("midrun-steps")).to_contain_text("By Ames.")
     await expect(ui.page.locator("midrun-result")).to_contain_text("I am sure.")
+
+
+async def test_on_a_phone_a_question_to_a_paused_run_has_room(
+    harness: Harness, stage: Stage
+) -> None:
+    """The labels of the composer are icons there, with the same accessible names."""
+    ui = await open_run_page(
+        harness, stage, ["I ", Hold("mid"), "think."], ["By ", Hold("aside"), "Ames."]
+    )
+    await ui.page.set_viewport_size({"width": 390, "height": 844})
+    await stage.start("mid").wait()
+    await ui.button("pause").click()
+    await ui.expect_badge("Paused by you")
+    await ui.type_question("Which paper was it?")
+    field = ui.page.get_by_label("What do you want to know?")
+    box = await field.bounding_box()
+    assert box is not None
+    assert box["width"] > 180
+    assert box["height"] < 60, "the question is on one line"
+    await expect(ui.page.get_by_label("Side question; press to write an")).to_be_visible()
+    await ui.button_named("Ask and resume").click()
+    await stage.start("aside").wait()
+    await ui.expect_badge("Running")
+
+
+async def test_on_a_phone_no_label_of_a_button_is_cut(harness: Harness, stage: Stage) -> None:
+    """*Keep running* is the longest one."""
+    ui = await open_at_tool(harness, stage)
+    await ui.page.set_viewport_size({"width": 390, "height": 844})
+    await ui.button("pause").click()
+    await expect(ui.button("pause")).to_contain_text("Keep running")
+    for label in await ui.page.locator("midrun-controls .control b > span").all():
+        assert await label.evaluate("label => label.scrollWidth <= label.clientWidth"), label

@@ -125,7 +125,7 @@ async def test_the_quick_button_is_the_next_thing_to_do(harness: Harness, stage:
     task = row(page, "Crawl")
     await task.get_by_role("button", name="Pause").click()
     await expect(badge(page, "Crawl")).to_contain_text("Pausing, requested by you")
-    await expect(task).to_contain_text("finishing slow")
+    await expect(task).to_contain_text("finishing Slow")
     await advance_clock(page, PRESS_DELAY_MS)
     await task.get_by_role("button", name="Keep running").click()
     await expect(badge(page, "Crawl")).to_contain_text("Running")

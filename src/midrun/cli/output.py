@@ -297,7 +297,7 @@ def format_view(view: RunView, now: Micros) -> list[StyledLine]:
         + [
             [
                 ("bold", f"  {offer.label}"),
-                ("", f": {offer.consequence}  ({_button_command(offer)})"),
+                ("", f": {offer.consequence}  ({_button_command(offer, view)})"),
             ]
             for offer in view.controls.values()
             if offer.enabled
@@ -329,8 +329,10 @@ def command_name(control: str) -> str:
     return control.replace("_", "-")
 
 
-def _button_command(button: Button) -> str:
+def _button_command(button: Button, view: RunView) -> str:
     """Return the command that does the same as pressing the button now."""
+    if button.command == "say" and view.phase == "paused":
+        return "say, then resume"
     caps = (f" --cap {name}={cap:g}" for name, cap in button.caps.items())
     return "".join((command_name(button.command), *caps))
 

@@ -98,7 +98,7 @@ def find_failure(state: State, active_calls: Sequence[CallState]) -> RunFailed |
             calls.append(call)  # noqa: PERF401 - nearly always empty
     if not calls:
         return None
-    names = ", ".join(call.use.label or "the model" for call in calls)
+    names = ", ".join(call.use.title or call.use.tool or "the model" for call in calls)
     many = min(call.worker_deaths for call in calls)
     was = "it was" if len(calls) == 1 else "they were"
     error = f"{names}: {many} processes ended, or fell silent, while {was} under way"

@@ -146,13 +146,11 @@ def _open_needed_asks(
 
 
 def _ask_about_outcome(use: RequestedCall) -> str:
-    if use.title:
-        return f"It is unknown whether this took effect: {use.title}. Did it?"
-    return f"It is unknown whether {use.tool} took effect. Did it?"
+    return f"It is unknown whether this took effect: {use.label}. Did it?"
 
 
 def _ask_for_approval(use: RequestedCall) -> str:
-    return f"Approve: {use.title}?" if use.title else f"Let the agent call {use.tool}?"
+    return f"Approve: {use.label}?"
 
 
 def needs_approval(state: State, call: CallState, now: Micros) -> bool:

@@ -4,6 +4,7 @@ Most of these are stored inside entries: names of fields and of choices are part
 format and cannot change without an upcast (see `codec.journal`).
 """
 
+import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, dataclass_transform
 
@@ -195,6 +196,15 @@ class Traits(Value, kw_only=True):
     sequential: bool = False  # no other tool call runs beside it
 
 
+_WORD_BREAK: Final = re.compile(r"[_\-\s]+|(?<=[a-z0-9])(?=[A-Z])")
+
+
+def humanize_name(name: str) -> str:
+    """Return the name of a tool as words: "send_mail" as "Send mail"."""
+    words = _WORD_BREAK.sub(" ", name).strip()
+    return words[:1].upper() + words[1:]
+
+
 class RequestedCall(Value, kw_only=True):
     """A call that the model, a hosted agent, or the person who took over wants made."""
 
@@ -211,8 +221,11 @@ class RequestedCall(Value, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The declared title, or the name of the tool; "" for a model call."""
-        return self.title or self.tool
+        """The declared title, or the name of the tool as words; "" for a model call.
+
+        The name of a child's agent stays as it is: other commands take it as an argument.
+        """
+        return self.title or (self.tool if self.kind == "child" else humanize_name(self.tool))
 
 
 class Reply(Value, kw_only=True):

@@ -1,4 +1,4 @@
-"""Compute the three buttons of a run: pause, redirect and cancel.
+"""Compute the four buttons of a run: pause, redirect, ask and cancel.
 
 Each `Button` has a label, a command, and the consequence of pressing it right now. They are
 computed from the state in one place, so that the page, the terminal and the command line agree.
@@ -63,14 +63,17 @@ _CAP_UNITS: Final = {
     "repeats": "repetitions",
 }
 _RESTING_PHASES: Final = frozenset({Phase.PAUSED, Phase.FAILED})
+_ASKABLE_PHASES: Final = frozenset({Phase.QUEUED, Phase.RUNNING, Phase.PAUSING, Phase.WAITING})
 _OVER_PHASES: Final = frozenset({Phase.CANCELLED, Phase.COMPLETED})
 
 
 def build_buttons(state: State) -> dict[str, Button]:
-    """Return the three buttons of the control bar for a run in `state`."""
+    """Return the four buttons of the control bar for a run in `state`."""
+    pause = _build_pause_button(state)
     return {
-        "pause": _build_pause_button(state),
+        "pause": pause,
         "redirect": _build_redirect_button(state),
+        "ask": _build_ask_button(state, pause),
         "cancel": _build_cancel_button(state),
     }
 
@@ -168,7 +171,7 @@ def _build_raise_cap_button(state: State, cap_name: str) -> Button:
     return Button(
         enabled=True,
         command="resume",
-        label="Raise cap, resume",
+        label="Raise cap",
         consequence=f"Adds {more}, then continues; nothing is repeated.{waiting}",
         caps={cap_name: new},
     )
@@ -282,6 +285,27 @@ def _describe_dropped_calls(state: State) -> str:
     """Return the effect of a redirect on calls that were stopped midway, as a sentence."""
     names = _join_tools(_list_stopped_calls(state))
     return f" Drops {names}, unless the agent calls it again." if names else ""
+
+
+# ── ask ──────────────────────────────────────────────────────────────────────
+
+
+def _build_ask_button(state: State, pause: Button) -> Button:
+    """Return the button for a side question. A paused run is resumed to answer it.
+
+    That is possible if nothing else has to be decided for the resume, such as a new cap.
+    """
+    resumes = state.phase is Phase.PAUSED and pause.command == "resume" and not pause.caps
+    at_work = state.phase in _ASKABLE_PHASES
+    text = "A run that is at work can be asked something."
+    if state.phase in _OVER_PHASES:
+        text = "The run is over."
+    elif resumes:
+        text = "Resumes the run: it answers first, then continues where it was."
+    elif at_work:
+        text = "Answers at the next turn, or now; then continues where it was."
+    enabled = (resumes or at_work) and "say" in list_phase_controls(state.phase)
+    return Button(enabled=enabled, command="say", label="Ask", consequence=text)
 
 
 # ── cancel ───────────────────────────────────────────────────────────────────

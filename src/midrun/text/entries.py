@@ -75,7 +75,7 @@ def _describe_ask_opened(entry: e.AskOpened, _: State, after: State) -> Clause:
         return Clause(asker, f"asks {entry.ask}: did {named} take effect?", terms)
     if entry.child_ask_kind == "approval":  # the child's call, with all that is decided about
         use = find_asked_use(_get_ask(after, entry.ask), call)
-        wanted = f"{flatten(use.label)}{format_arguments(use.args)}"
+        wanted = f"{flatten(use.title or use.tool)}{format_arguments(use.args)}"
         return Clause(asker, f"asks {entry.ask}, to allow a call: {wanted}", terms)
     question = quote(entry.question) if entry.question.strip() else "how should it continue?"
     shown = format_files(entry.files)

@@ -10,10 +10,9 @@ of an argument must not imitate the words around it, so a text is quoted, quotat
 it are replaced, and hidden characters are made visible.
 """
 
-import re
 from typing import Final
 
-from midrun.core.values import Json, RequestedCall
+from midrun.core.values import Json, RequestedCall, humanize_name
 from midrun.text.hidden_characters import show_hidden
 from midrun.text.phrases import (
     QUOTATION_MARKS,
@@ -32,7 +31,6 @@ LISTED_MAX_ITEMS: Final = 3
 """Maximum number of items of a list in a title; more are counted."""
 
 _BUILT_IN_TITLES: Final = {"plan": "Update the plan", "ask_human": "Ask a person"}
-_WORD_BREAK: Final = re.compile(r"[_\-\s]+|(?<=[a-z0-9])(?=[A-Z])")
 _QUOTATION_MARKS: Final = str.maketrans(dict.fromkeys(QUOTATION_MARKS, "'"))
 
 
@@ -69,12 +67,6 @@ def _format_key(key: str) -> str:
     """
     is_plain = key.isascii() and key.isidentifier() and len(key) <= VALUE_MAX_CHARS
     return key if is_plain else format_title_value(key)
-
-
-def humanize_name(name: str) -> str:
-    """Return the name of a tool as words: "send_mail" as "Send mail"."""
-    words = _WORD_BREAK.sub(" ", name).strip()
-    return words[:1].upper() + words[1:]
 
 
 def format_title_value(value: Json, *, quoted: bool = True) -> str:

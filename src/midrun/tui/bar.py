@@ -4,16 +4,18 @@ Pure functions of a view, the time and the terminal width. The texts of the butt
 `view.controls`, so they are the same as on the web page.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from prompt_toolkit.utils import get_cwidth
 
 from midrun.agents.outcome import AskView
 from midrun.core.ids import MICROS_PER_SECOND, Micros
+from midrun.core.values import Json
 from midrun.runs import control_specs as specs
 from midrun.runs.values import CallView, RunView
 from midrun.text.buttons import Button
+from midrun.text.changes import ChangedLine, TextChange, list_changed_lines
 from midrun.text.hidden_characters import show_hidden
 from midrun.text.phrases import format_arguments, format_value, list_field_lines
 from midrun.text.status import format_status_word
@@ -37,6 +39,7 @@ BUTTON_GAP: Final = "   "
 BUTTON_KEYS: Final = {
     "pause": specs.PAUSE.key,
     "redirect": specs.REDIRECT.key,
+    "ask": specs.SAY.key,
     "cancel": specs.CANCEL.key,
 }
 BADGE_MARKS: Final = {
@@ -232,6 +235,17 @@ def _truncate(text: str, width: int) -> str:
 ARGUMENTS_MAX_ROWS: Final = 8
 """Maximum number of rows for arguments; `midrun asks` prints all of them."""
 
+CHANGES_MAX_ROWS: Final = 14
+"""Maximum number of rows for the lines that a call changes."""
+
+CHANGE_MARKS: Final = {
+    "same": ("dim", "  "),
+    "added": ("good", "+ "),
+    "removed": ("bad", "− "),  # noqa: RUF001 - as on the page
+    "gap": ("dim", "  "),
+}
+"""Kind of a line → its style and the mark before it. The mark says it without colours, too."""
+
 QUIT_HINT: Final = " ^C again leaves it paused"
 
 KEY_HELP: Final = (
@@ -270,8 +284,17 @@ def list_confirm_keys(button: Button) -> dict[str, str]:
     return {"y": f"cancel and undo {len(button.undo)}", "k": "cancel, keep changes", **back}
 
 
-def draw_ask_dialog(ask: AskView, number: int, count: int, width: int) -> list[StyledLine]:
-    """Return the dialog of an ask: its question, its call, and its keys."""
+def draw_ask_dialog(
+    ask: AskView,
+    number: int,
+    count: int,
+    width: int,
+    change: TextChange | None = None,
+) -> list[StyledLine]:
+    """Return the dialog of an ask: its question, its call, and its keys.
+
+    The lines that differ in `change` take the place of the arguments that have its texts.
+    """
     head = f"{ask.id}" + (f"  ({number} of {count}, Tab for the next)" if count > 1 else "")
     asked = ask.question or format_ask_question(ask)  # the arguments are listed below
     question = f"? {escape_to_one_line(asked)}  {head}"
@@ -280,7 +303,10 @@ def draw_ask_dialog(ask: AskView, number: int, count: int, width: int) -> list[S
         lines += _wrap_in_style("dim", f"  why: {escape_to_one_line(ask.why)}", width)
     if ask.effective_kind != "question" and ask.args is not None:
         lines += _draw_child_tool(ask, width)
-        lines += _draw_arguments(ask, width)
+        changed = list_changed_lines(change.before, change.after) if change else None
+        shown = change.rest if change and changed else ask.args
+        lines += _draw_arguments(shown, width)
+        lines += _draw_changed_lines(changed or [], width)
     for file in ask.files:
         about = f"{escape_to_one_line(file.name)} ({file.media_type}, {file.size:,} bytes)"
         lines += _wrap_in_style("dim", f"  file: {about}", width)
@@ -306,20 +332,32 @@ def _draw_child_tool(ask: AskView, width: int) -> list[StyledLine]:
     return _wrap_in_style("dim", f"  {named}", width)
 
 
-def _draw_arguments(ask: AskView, width: int) -> list[StyledLine]:
+def _draw_arguments(args: Json, width: int) -> list[StyledLine]:
     """Return the arguments name by name; the approver decides about them, not the title."""
-    args = ask.args if isinstance(ask.args, dict) else {"arguments": ask.args}
-    rows = [
-        row
+    args = args if isinstance(args, dict) else {"arguments": args}
+    rows: list[StyledLine] = [
+        [("", row)]
         for name, value in args.items()
         for line in list_field_lines(value, name=name)
         for row in wrap_text(f"  {show_hidden(line)}", width)
     ]
-    more: list[StyledLine] = []
-    if len(rows) > ARGUMENTS_MAX_ROWS:
-        left = len(rows) - ARGUMENTS_MAX_ROWS
-        more = [[("bad", f"  … {left} more rows: `midrun asks` shows all of them")]]
-    return [[("", row)] for row in rows[:ARGUMENTS_MAX_ROWS]] + more
+    return _cut_rows(rows, ARGUMENTS_MAX_ROWS)
+
+
+def _draw_changed_lines(lines: Sequence[ChangedLine], width: int) -> list[StyledLine]:
+    rows: list[StyledLine] = []
+    for kind, line in lines:
+        style, mark = CHANGE_MARKS[kind]
+        first, *more = wrap_text(show_hidden(line), width - 4) or [""]
+        rows += [[(style, f"  {mark}{first}")], *([(style, f"    {row}")] for row in more)]
+    return [[("dim", "  What changes:")], *_cut_rows(rows, CHANGES_MAX_ROWS)] if rows else []
+
+
+def _cut_rows(rows: list[StyledLine], limit: int) -> list[StyledLine]:
+    more = len(rows) - limit
+    if more <= 0:
+        return rows
+    return [*rows[:limit], [("bad", f"  … {more} more rows: `midrun asks` shows all of them")]]
 
 
 def list_options(ask: AskView) -> list[str]:

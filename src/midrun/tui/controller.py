@@ -11,19 +11,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from enum import Enum, auto
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import anyio
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
 from midrun.agents.outcome import AskView
-from midrun.codec.strict_json import parse_json, parse_json_or_text
+from midrun.codec.strict_json import parse_json_or_text
 from midrun.core.ids import Micros
-from midrun.core.values import Json, UndoSet
+from midrun.core.values import UndoSet
 from midrun.errors import ControlRefused, MidrunError
 from midrun.ports.environment import Clock
 from midrun.refusal_texts import LOST_ASK_REASONS
@@ -32,9 +32,10 @@ from midrun.runs.protocols import AnyRun
 from midrun.runs.validation import ActorLike
 from midrun.runs.values import Receipt, RunView
 from midrun.text.buttons import Button
-from midrun.text.hidden_characters import escape_hidden, show_hidden
+from midrun.text.changes import TextChange, find_change
+from midrun.tui.argument_form import ArgumentForm
 from midrun.tui.bar import list_options
-from midrun.tui.styled_text import DEFAULT_HINTS, Hints, escape_to_one_line
+from midrun.tui.styled_text import DEFAULT_HINTS, Hints
 
 # Drafts: the text in the composer, and the control that it becomes.
 
@@ -51,14 +52,15 @@ PLAIN_HINT: Final = "Enter: send · Esc: discard"
 class Draft(Struct, frozen=True, kw_only=True):
     """The purpose of the composer's text. `may_be_empty` allows to send an empty text.
 
-    With `follow`, the text is not sent: it leads to another draft and its first text.
+    With `follow`, the text leads to another draft and its first text; None sends it. It raises
+    ValueError for a text that does not fit; that stays in the composer.
     """
 
     label: str
     send: SendDraft
     hint: str = PLAIN_HINT
     may_be_empty: bool = False
-    follow: "Callable[[str], tuple[Draft, str]] | None" = None
+    follow: "Callable[[str], tuple[Draft, str] | None] | None" = None
 
 
 ControlRequest: TypeAlias = Callable[[], Awaitable[Receipt | None]]
@@ -128,6 +130,7 @@ class BarController:
         self._queue: deque[ControlRequest] = deque()
         self._queue_grew = anyio.Event()
         self.unconfirmed_text = ""  # the text of a request without a reply so far
+        self._texts: dict[str, str] = {}  # hash → text of an artifact that a call would change
 
     async def send_queued(self) -> None:
         """Send the queued controls, in the order in which their keys were pressed."""
@@ -181,7 +184,7 @@ class BarController:
             self._announced = None
             self.notice = "" if self.notice == promised.acknowledgement else self.notice
 
-    # ── the three buttons ─────────────────────────────────────────────────────────────────
+    # ── the buttons ───────────────────────────────────────────────────────────────────────
 
     def press_toggle(self) -> None:
         """Press the first button, with its current meaning: pause, keep running, resume."""
@@ -206,7 +209,8 @@ class BarController:
 
     def compose_side_question(self) -> None:
         """Open the composer for a side question."""
-        self.compose(self._side_question_draft())
+        if self._is_enabled("ask"):
+            self.compose(self._side_question_draft())
 
     def open_cancel_dialog(self) -> None:
         """Open the cancel dialog: a cancel always takes two keys."""
@@ -317,18 +321,17 @@ class BarController:
         """Queue the composer's text, and close the composer."""
         draft, text = self.draft, self.buffer.text.strip()
         if draft is not None and draft.follow is not None:
-            self._follow_draft(draft.follow, text)
-            return
+            try:
+                following = draft.follow(text)
+            except ValueError as error:
+                self.notice = str(error)
+                return
+            if following is not None and not now:
+                self.compose(*following)  # at once: the next key must not be a command
+                return
         self.discard_draft()
         if draft is not None and (text or draft.may_be_empty):
             self.enqueue(lambda: self._send_text(draft, text, now=now))
-
-    def _follow_draft(self, follow: Callable[[str], tuple[Draft, str]], text: str) -> None:
-        """Open the next draft at once: the next key must not be taken for a command."""
-        try:
-            self.compose(*follow(text))
-        except MidrunError as error:
-            self.notice = str(error)
 
     async def _send_text(self, draft: Draft, text: str, *, now: bool) -> Receipt | None:
         # If the session is cancelled here, `unconfirmed_text` stays set and the session prints
@@ -347,13 +350,11 @@ class BarController:
 
     def toggle_draft_kind(self) -> None:
         """Switch the composer between redirect and side question, and keep the text."""
-        if self.draft is not None and self.draft.label in {"redirect", "side question"}:
-            other = (
-                self._side_question_draft()
-                if self.draft.label == "redirect"
-                else self._redirect_draft()
-            )
-            self.compose(other, self.buffer.text)
+        label = self.draft.label if self.draft is not None else ""
+        if label == "redirect" and self._is_enabled("ask"):
+            self.compose(self._side_question_draft(), self.buffer.text)
+        elif label == "side question" and self._is_enabled("redirect"):
+            self.compose(self._redirect_draft(), self.buffer.text)
 
     def _redirect_draft(self) -> Draft:
         async def send(text: str, now: bool) -> Receipt:  # noqa: FBT001 - as SendDraft has it
@@ -370,12 +371,16 @@ class BarController:
         return Draft(label="redirect", send=send, hint=hint)
 
     def _side_question_draft(self) -> Draft:
+        async def send(text: str, now: bool) -> Receipt:  # noqa: FBT001 - as SendDraft has it
+            is_paused = self.view.phase == "paused"
+            urgency: Literal["now", "next"] = "now" if now else "next"
+            receipt = await self.run.say(text, urgency=urgency, actor=self.actor)
+            if is_paused:  # as on the page: the run resumes to answer
+                await self.run.resume(actor=self.actor)
+            return receipt
+
         return Draft(
-            label="side question",
-            send=lambda text, now: self.run.say(
-                text, urgency="now" if now else "next", actor=self.actor
-            ),
-            hint=STEERING_HINT.format(other="redirect"),
+            label="side question", send=send, hint=STEERING_HINT.format(other="redirect")
         )
 
     # ── asks ──────────────────────────────────────────────────────────────────────────────
@@ -393,10 +398,32 @@ class BarController:
 
     def open_asks_dialog(self) -> None:
         """Open the dialog of the open asks."""
-        if self.view.asks:
-            self.mode, self._ask_index = Mode.ASKS, 0
-        else:
+        if not self.view.asks:
             self.notice = "The run has no open asks."
+            return
+        self.mode, self._ask_index = Mode.ASKS, 0
+        changes = map(self._find_change, self.view.asks)
+        missing = [made.file.hash for made in changes if made is not None and made.file]
+        if missing:
+            self.enqueue(partial(self._load_texts, missing))
+
+    @property
+    def current_change(self) -> TextChange | None:
+        """The change that the shown call would make to a text, once that text is loaded."""
+        change = self._find_change(self.current_ask) if self.current_ask is not None else None
+        if change is None or change.file is None:
+            return change
+        before = self._texts.get(change.file.hash)
+        return None if before is None else replace(change, before=before)
+
+    def _find_change(self, ask: AskView) -> TextChange | None:
+        return find_change(ask.args, {shown.name: shown.file for shown in self.view.artifacts})
+
+    async def _load_texts(self, hashes: list[str]) -> None:
+        """Load the artifacts that calls would change, to show the lines that differ."""
+        for file_hash in hashes:
+            file = await self.run.file(file_hash)
+            self._texts[file_hash] = file.data.decode(errors="replace")
 
     def show_next_ask(self) -> None:
         """Show the next ask."""
@@ -490,6 +517,8 @@ def compose_fork(controller: BarController) -> None:
 
 # Keys of the dialog for asks.
 
+NOTHING_TO_EDIT: Final = "The call has no arguments to edit; use `midrun approve --args`."
+
 OUTCOME_KEYS = {"y": "yes", "n": "no", "u": "unknown"}
 
 
@@ -518,11 +547,11 @@ def _handle_approval_key(controller: BarController, ask: AskView, key: str) -> N
     elif key == "n":
         controller.compose(_decline_draft(controller, ask))
     elif key == "e":
-        if isinstance(ask.args, dict) and ask.args:
-            controller.compose(*_edit_argument(controller, ask, ask.args, 0))
+        form = ArgumentForm.open(ask.args)
+        if form.fields:
+            controller.compose(*_edit_field(controller, ask, form))
         else:
-            args = escape_hidden(msgspec.json.encode(ask.args).decode())
-            controller.compose(_edit_draft(controller, ask), args)
+            controller.notice = NOTHING_TO_EDIT
 
 
 def _answer_ask(controller: BarController, ask: AskView, value: str) -> None:
@@ -547,50 +576,35 @@ def _decline_draft(controller: BarController, ask: AskView) -> Draft:
     )
 
 
-def _edit_argument(
-    controller: BarController, ask: AskView, args: dict[str, Json], position: int
+def _edit_field(
+    controller: BarController, ask: AskView, form: ArgumentForm
 ) -> tuple[Draft, str]:
-    """Return the draft for one argument of an approval, and its text; the last one approves.
-
-    A text is edited as it is. Other values, and texts with line breaks or hidden characters,
-    are edited as JSON.
-    """
-    name = list(args)[position]
-    value = args[name]
-    is_plain = isinstance(value, str) and show_hidden(value) == value and "\n" not in value
-    shown = str(value) if is_plain else escape_hidden(msgspec.json.encode(value).decode())
-
-    def change(text: str) -> dict[str, Json]:
-        if text == shown.strip():
-            return args
-        return {**args, name: text if is_plain else parse_json(text)}
-
-    def follow(text: str) -> tuple[Draft, str]:
-        return _edit_argument(controller, ask, change(text), position + 1)
-
-    is_last = position + 1 == len(args)
+    """Return the draft for the current field of an approval, and its text."""
+    field, number = form.current, len(form.texts) + 1
+    is_last = number == len(form.fields)
     then = "approve with these arguments" if is_last else "go to the next argument"
-    label = escape_to_one_line(show_hidden(name))
+    if field.is_new:
+        then = f"add it; empty: {then}"
+    elif field.is_item:
+        then += "; empty: remove it"
+
+    def follow(text: str) -> tuple[Draft, str] | None:
+        following = form.enter(text)
+        return None if following.is_complete else _edit_field(controller, ask, following)
+
+    async def send(text: str, _: bool) -> Receipt:  # noqa: FBT001 - as SendDraft has it
+        args = form.enter(text).build_arguments()
+        return await controller.run.approve(ask=ask.id, args=args, actor=controller.actor)
+
+    early = "" if is_last else " · Alt+Enter: approve now"
     draft = Draft(
-        label=label if is_plain or isinstance(value, int | float) else f"{label}, as JSON",
-        send=lambda text, _: controller.run.approve(
-            ask=ask.id, args=change(text), actor=controller.actor
-        ),
-        hint=f"Enter: {then} ({position + 1} of {len(args)}) · Esc: discard",
+        label=field.label if field.is_plain else f"{field.label} (\\n: line break)",
+        send=send,
+        hint=f"Enter: {then} ({number} of {len(form.fields)}){early} · Esc: discard",
         may_be_empty=True,
-        follow=None if is_last else follow,
+        follow=follow,
     )
-    return draft, shown
-
-
-def _edit_draft(controller: BarController, ask: AskView) -> Draft:
-    return Draft(
-        label="arguments",
-        send=lambda text, _: controller.run.approve(
-            ask=ask.id, args=parse_json(text), actor=controller.actor
-        ),
-        hint="Enter: approve with these arguments (JSON) · Esc: discard",
-    )
+    return draft, field.text
 
 
 # Key bindings of the bar, for each mode.

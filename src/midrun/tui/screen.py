@@ -167,7 +167,13 @@ class Screen:
         if hand.mode is Mode.ASKS and (ask := hand.current_ask) is not None:
             return [
                 *top,
-                *draw_ask_dialog(ask, hand.current_ask_number, len(hand.view.asks), width),
+                *draw_ask_dialog(
+                    ask,
+                    hand.current_ask_number,
+                    len(hand.view.asks),
+                    width,
+                    hand.current_change,
+                ),
             ]
         if hand.mode is Mode.HELP:
             return [*top, *draw_help(width, hand.hints.after_leaving)]

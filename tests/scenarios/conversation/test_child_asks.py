@@ -118,7 +118,7 @@ async def test_the_ask_on_the_parent_has_tool_and_arguments_of_the_call_of_the_c
         format_ask_question(ask),
     ]
     for text in surfaces:
-        assert "pay" in text
+        assert "Approve: Pay?" in text
         assert "(name: “x”)" in text
     dialog = list(map(plain_text, draw_ask_dialog(ask, 1, 1, 80)))
     assert "  a child run calls pay: Pay: name “x”" in dialog

@@ -127,7 +127,7 @@ def test_a_second_approve_is_refused(
     run = start_run(midrun_at_server, "sender", "Send it")
     asks = midrun("asks").out
     assert f"{run}-a1  " in asks
-    assert "send? (to: “ada”)" in asks
+    assert "Approve: Send? (to: “ada”)" in asks
     refused = midrun("answer", run, "yes")
     assert (refused.code, "use approve or decline" in refused.err) == (1, True), refused.err
     assert midrun("approve", run, "--args", '{"to": "bob"}').code == 0
@@ -154,7 +154,7 @@ def test_resume_needs_a_higher_cap_if_a_cap_is_reached(
     refused = midrun("resume", run)
     assert (refused.code, "cap_reached" in refused.err) == (1, True)
     assert "such as steps=20" in midrun("resume", run, "--cap", "steps").err
-    assert "Raise cap, resume: Adds 10 turns" in midrun("show", run).out
+    assert "Raise cap: Adds 10 turns" in midrun("show", run).out
     assert "(resume --cap steps=11)" in midrun("show", run).out
     resumed = midrun("resume", run, "--cap", "steps=5")
     assert resumed.code == 0

@@ -102,9 +102,9 @@ def test_a_row_fits_the_terminal_and_has_the_whole_id(
 def test_a_wide_terminal_shows_age_question_and_parent(waiting: RunView) -> None:
     asking_view = replace(waiting, task="Sort the mail")
     narrow, wide = (format_at(asking_view, columns) for columns in COLUMNS)
-    assert "! Let the a" in narrow
+    assert "! Approve: Send" in narrow
     assert "ago" not in narrow
-    assert "! Let the agent call send_mail_to_all_clients?" in wide
+    assert "! Approve: Send mail to all clients?" in wide
     assert "0 s ago" in wide
     assert "–" in wide  # noqa: RUF001 - the cost of this model is unknown, not $0.00
     child = replace(asking_view, asks=(), parent=waiting.run_id)

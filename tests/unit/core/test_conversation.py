@@ -82,7 +82,7 @@ def test_the_acknowledgement_names_the_reason_of_a_delay() -> None:
     """A tool runs, the run is paused, or the message is not due yet."""
     urgent = c.Say(text="Stop the press", urgency="now")
     searching = leased_run.replies(SEARCH).starts("c2")
-    assert get_ack(searching.when(urgent)).endswith(" — once *search* is done")
+    assert get_ack(searching.when(urgent)).endswith(" — once *Search* is done")
     for message in (urgent, SIDE_QUESTION):
         paused = searching.when(c.Pause()).when(message)
         assert get_ack(paused) == "Noted — for when the run is resumed"

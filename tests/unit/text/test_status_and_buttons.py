@@ -74,15 +74,15 @@ def test_the_buttons_of_a_queued_run_say_that_it_has_not_started() -> None:
 
 def test_the_pause_button_names_the_tools_that_it_waits_for() -> None:
     run = leased_run.replies(DRAFT, MAIL).starts("c2", "c3")
-    assert get_buttons(run.state)[0].consequence.startswith("Stops after draft, mail.")
+    assert get_buttons(run.state)[0].consequence.startswith("Stops after Draft, Mail.")
     run = run.when(c.Pause(by=ANN))
     status = build_status_line(run.state)
-    assert (status.word, status.by, status.note) == ("Pausing", "ann", "finishing draft, mail")
+    assert (status.word, status.by, status.note) == ("Pausing", "ann", "finishing Draft, Mail")
     pause, redirect, _ = get_buttons(run.state)
     assert (pause.command, pause.label) == ("resume", "Keep running")
-    assert "draft, mail" in pause.consequence
+    assert "Draft, Mail" in pause.consequence
     assert redirect.consequence == "Pauses, then follows your instruction."
-    assert build_status_line(run.when(c.Pause(now=True)).state).note == "stopping draft, mail"
+    assert build_status_line(run.when(c.Pause(now=True)).state).note == "stopping Draft, Mail"
 
 
 def test_the_pause_button_says_that_a_call_with_progress_stops_and_continues() -> None:
@@ -92,18 +92,18 @@ def test_the_pause_button_says_that_a_call_with_progress_stops_and_continues() -
     text = "Stops now; continues from its saved progress."
     assert get_buttons(run.state)[0].consequence.startswith(text)
     run = run.when(c.Pause(by=ANN))
-    assert build_status_line(run.state).note == "stopping search"
+    assert build_status_line(run.state).note == "stopping Search"
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2))).advances()
     pause, redirect, _ = get_buttons(run.then(phase=Phase.PAUSED).state)
-    assert pause.consequence == "Continues search from its saved progress."
-    assert "Drops search, unless the agent calls it again." in redirect.consequence
+    assert pause.consequence == "Continues Search from its saved progress."
+    assert "Drops Search, unless the agent calls it again." in redirect.consequence
 
 
 def test_the_resume_button_says_that_an_aborted_call_is_made_again() -> None:
     run = leased_run.replies(SEARCH).starts("c2").when(c.Pause(by=ANN, now=True))
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2))).advances()
     pause = get_buttons(run.then(phase=Phase.PAUSED).state)[0]
-    assert pause.consequence == "Calls search again; finished work is not repeated."
+    assert pause.consequence == "Calls Search again; finished work is not repeated."
 
 
 def test_the_pause_button_says_that_a_model_call_stops_at_once() -> None:
@@ -128,7 +128,7 @@ def test_the_cancel_button_names_calls_to_undo_to_release_and_to_keep() -> None:
     assert cancel.undo == ("Draft: title “Memo”",)
     assert cancel.irreversible == ("Mail: to “bo”",)
     assert cancel.release == ("Lock",)
-    text = "Stops now, can undo 1 call, releases lock, 1 call can't be undone."
+    text = "Stops now, can undo 1 call, releases Lock, 1 call can't be undone."
     assert cancel.consequence == f"{text} Partial work is saved."
 
 
@@ -181,7 +181,7 @@ def test_the_status_of_a_cancel_names_the_current_action() -> None:
     assert build_status_line(run.state).word == "Cancelling — stopping"
     pause, redirect, cancel = get_buttons(run.state)
     assert not any(button.enabled for button in (pause, redirect, cancel))
-    assert cancel.consequence == "Nothing new starts. Stopping mail."
+    assert cancel.consequence == "Nothing new starts. Stopping Mail."
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=CallId("c3"))))
     run = run.cleans(C2)
     status = build_status_line(run.state)
@@ -219,11 +219,27 @@ def test_the_resume_button_at_a_cap_raises_it() -> None:
     state = reach_step_cap().state
     assert build_status_line(state).word == "Paused at the turn cap (1)"
     pause, redirect, _ = get_buttons(state)
-    assert (pause.label, pause.command) == ("Raise cap, resume", "resume")
+    assert (pause.label, pause.command) == ("Raise cap", "resume")
     assert pause.caps == {"steps": 11}
     assert pause.consequence == "Adds 10 turns, then continues; nothing is repeated."
     assert (redirect.command, redirect.caps) == ("resume", {"steps": 11})
     reach_step_cap().when(c.Resume(caps={"steps": 11})).then(phase=Phase.QUEUED)
+
+
+def test_a_run_at_work_can_be_asked_and_a_paused_one_resumes_for_it() -> None:
+    """At a cap, and for a person who has taken over, a resume needs another decision."""
+    at_work, paused = build_buttons(leased_run.state), leased_run.when(c.Pause()).advances()
+    assert at_work["ask"].enabled
+    assert list(at_work) == ["pause", "redirect", "ask", "cancel"]
+    ask = build_buttons(paused.then(phase=Phase.PAUSED).state)["ask"]
+    assert (ask.label, ask.command, ask.enabled) == ("Ask", "say", True)
+    assert ask.consequence.startswith("Resumes the run: it answers first")
+    taken_over = leased_run.when(c.TakeOver(by=ANN)).advances()
+    cancelling = leased_run.starts("c1").when(c.Cancel())
+    for run in (reach_step_cap(), taken_over, cancelling):
+        ask = build_buttons(run.state)["ask"]
+        assert not ask.enabled
+        assert ask.consequence == "A run that is at work can be asked something."
 
 
 @pytest.mark.parametrize(

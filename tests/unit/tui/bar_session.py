@@ -167,6 +167,17 @@ async def open_bar(
         """Send."""
         return f"sent to {to}" + (f", {copies} times" if copies > 1 else "")
 
+    @tool(read_only=True)
+    async def show_notice(call: Call) -> str:
+        """Show an artifact."""
+        await call.show("notice.md", "text/markdown", "# Trees\n\nEmpty places: 12\nPlaces: 34")
+        return "shown"
+
+    @tool(approve=True)
+    async def publish(name: str, content: str) -> str:
+        """Publish."""
+        return f"published {name}: {content}"
+
     @tool
     async def poll(call: Call) -> Json:
         """Ask, and go on with the answer."""
@@ -176,7 +187,10 @@ async def open_bar(
 
     model = ScriptedModel(list(turns), chunk_delay=delay)  # type: ignore[arg-type]  # turns of any kind
     agent = Agent(
-        "clerk", model=model, tools=[read, write, lock, send, poll, ask_human], stop=stop
+        "clerk",
+        model=model,
+        tools=[read, write, lock, send, show_notice, publish, poll, ask_human],
+        stop=stop,
     )
     output = RecordingOutput(columns)
     with create_pipe_input() as keys, create_app_session(input=keys, output=output):

@@ -23,14 +23,14 @@ PLAN = Use("plan", items=["Look", "Tell"], marks={"1": "running"})
 CTRL_C, ESC, ALT_ENTER, ENTER = "\x03", "\x1b", "\x1b\r", "\r"
 TAB, BACKSPACE = "\t", "\x7f"
 PASTED = "\x1b[200~{}\x1b[201~"
-READ_IN_FLIGHT = "Stops after read"
+READ_IN_FLIGHT = "Stops after Read"
 """A part of the pause button while the tool `read` runs."""
 
 
 async def test_p_pauses_withdraws_the_pause_and_resumes() -> None:
     """The key does what its button says at the moment."""
     async with open_bar(READ, READ, "Done.") as bar:
-        await bar.wait_for("Running", "p  Pause — Stops after read.")
+        await bar.wait_for("Running", "p  Pause — Stops after Read.")
         bar.press("p")
         await bar.wait_for("Pausing, requested by ada", "Keep running — Withdraws the pause.")
         bar.press("p")
@@ -128,13 +128,25 @@ async def test_a_side_question_is_acknowledged_at_once() -> None:
         assert "interrupted" not in bar.output.written
 
 
+async def test_a_question_to_a_paused_run_resumes_it_as_on_the_page() -> None:
+    async with open_bar(READ, "Nearly there.", "Done.") as bar:
+        await bar.wait_for(READ_IN_FLIGHT, "s  Ask — Answers at the next turn")
+        bar.press("p")
+        bar.gates["read"].set()
+        await bar.wait_for("Paused by ada", "s  Ask — Resumes the run: it answers first")
+        bar.press(f"show far are you?{ENTER}")
+        await bar.wait_for_print("» ada said “how far are you?”")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+        assert "Nearly there." in "\n".join(bar.printed_lines)
+
+
 async def test_hold_on_is_shown_until_the_side_question_is_answered() -> None:
     async with open_bar(READ, "Nearly there.", WRITE, "Done.") as bar:
         await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
         bar.press(f"show far are you?{ENTER}")
         await bar.wait_for("Hold on", "message waits")
         bar.gates["read"].set()
-        assert "Hold on" not in await bar.wait_for("Running", "write")
+        assert "Hold on" not in await bar.wait_for("Running", "Write")
 
 
 async def test_the_text_of_a_refused_redirect_returns_to_the_composer() -> None:
@@ -200,7 +212,7 @@ async def test_the_cancel_dialog_lists_the_undos_and_holds_the_run(
 
 async def test_the_cancel_dialog_lists_the_releases() -> None:
     async with open_bar(Use("lock", name="door"), READ, "Done.") as bar:
-        await bar.wait_for("Running", "releases lock")
+        await bar.wait_for("Running", "releases Lock")
         bar.press("c")
         await bar.wait_for(
             "Cancel?", "will release: Lock: name “door”", "^C again leaves it paused"
@@ -225,7 +237,7 @@ async def test_n_in_the_cancel_dialog_lets_the_run_go_on() -> None:
 
 async def test_ctrl_c_pauses_then_opens_the_cancel_dialog_then_leaves() -> None:
     async with open_bar(WRITE, "Done.") as bar:
-        await bar.wait_for("p  Pause — Stops after write.")
+        await bar.wait_for("p  Pause — Stops after Write.")
         bar.press(CTRL_C)
         await bar.wait_for("Pausing, requested by ada", "Keep running")
         bar.press(CTRL_C)
@@ -269,7 +281,7 @@ async def test_the_question_mark_opens_and_closes_the_help() -> None:
 async def test_p_raises_a_reached_cap_and_resumes() -> None:
     async with open_bar(READ, "Done.", stop=MaxSteps(1)) as bar:
         bar.gates["read"].set()
-        await bar.wait_for("Paused at the turn cap (1)", "p  Raise cap, resume — Adds 10 turns")
+        await bar.wait_for("Paused at the turn cap (1)", "p  Raise cap — Adds 10 turns")
         bar.press("p")
         assert await bar.wait_for_exit() is ExitReason.ENDED
         assert "ada raised the cap to 11 turns" in bar.output.written
@@ -320,9 +332,7 @@ async def test_the_notice_of_a_lost_connection_disappears_when_it_is_back(
 async def test_y_approves_a_call() -> None:
     """The dialog shows the arguments."""
     async with open_bar(SEND, "Done.") as bar:
-        await bar.wait_for(
-            "Waiting for a person", "a  Let the agent call send? (to: “customers”)"
-        )
+        await bar.wait_for("Waiting for a person", "a  Approve: Send? (to: “customers”)")
         bar.press("a")
         await bar.wait_for("  to: customers", "y  approve", "e  edit", "n  decline")
         bar.press("y")
@@ -339,7 +349,7 @@ async def test_the_refusal_of_edited_arguments_is_shown_in_full() -> None:
         await bar.wait_for("y  approve")
         bar.press("e")
         await bar.wait_for("go to the next argument")
-        bar.press(f"{BACKSPACE}[]{ENTER}")
+        bar.press(f".5{ENTER}")
         await bar.wait_for("approve with these arguments")
         bar.press(ENTER)
         shown = await bar.wait_for("approve refused")
@@ -357,12 +367,26 @@ async def test_e_approves_a_call_with_edited_arguments() -> None:
         shown = await bar.wait_for("go to the next argument (1 of 2)")
         assert "{" not in shown
         bar.press(f"x{ENTER}")
-        await bar.wait_for("2x", "Pass plain JSON data")
+        await bar.wait_for("2x", "Cannot use “2x” for copies: it is not a number.")
         bar.press(f"{BACKSPACE}{BACKSPACE}3{ENTER}")
         await bar.wait_for("customers", "approve with these arguments (2 of 2)")
         bar.press(BACKSPACE * 9 + f"bob{ENTER}")
         assert await bar.wait_for_exit() is ExitReason.ENDED
         assert "✓ send returned “sent to bob, 3 times”" in bar.output.written
+
+
+async def test_an_approval_shows_the_lines_that_change() -> None:
+    """The text before is that of the artifact that an argument names."""
+    after = "# Trees\n\nEmpty places: 15\nPlaces: 34"
+    show, publish = Use("show_notice"), Use("publish", name="notice.md", content=after)
+    async with open_bar(show, publish, "Done.") as bar:
+        await bar.wait_for("Waiting")
+        bar.press("a")
+        shown = await bar.wait_for("What changes:", " Empty places: 12", "+ Empty places: 15")
+        assert "name: notice.md" in shown
+        assert "content:" not in shown
+        bar.press("y")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
 
 
 async def test_n_declines_a_call_with_a_reason() -> None:
@@ -435,7 +459,7 @@ async def test_ctrl_c_pauses_a_waiting_run_and_its_ask_stays_open() -> None:
         await bar.wait_for("p  Pause — Pauses here; the question stays open.")
         bar.press(CTRL_C)
         shown = await bar.wait_for("Paused by ada")
-        assert "call send?" in shown
+        assert "Approve: Send?" in shown
 
 
 async def test_an_answer_that_came_second_returns_to_the_composer() -> None:

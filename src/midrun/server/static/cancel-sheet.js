@@ -50,8 +50,12 @@ export class CancelSheet extends StoreElement {
         overflow-wrap: anywhere;
       }
       h3 {
-        font-size: 14px;
-        display: inline;
+        margin-bottom: 2px;
+        font-size: 17px;
+        line-height: 1.3;
+      }
+      .row {
+        margin-top: 4px;
       }
       .error {
         color: var(--stop);

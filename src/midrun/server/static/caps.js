@@ -32,7 +32,7 @@ export class Caps extends StoreElement {
       }
       button {
         min-height: var(--target, 24px);
-        min-width: 24px;
+        min-width: var(--target, 24px);
         padding: 0 6px;
       }
       .figures {

@@ -28,13 +28,8 @@ const STALE_QUESTION =
 
 /** @typedef {import("./run-store.js").Run} Run */
 
-/** Tell whether the viewer may ask the run a side question now. @param {Run} run */
-export const canAsk = (run) =>
-  run.role !== "viewer" && run.allowed.includes("say") && (ACTIVE_PHASES.has(run.phase) || canAskAndResume(run));
-
-/** Tell whether a question to the paused run can resume it: nothing else has to be decided for that. @param {Run} run */
-export const canAskAndResume = ({ phase, controls: { pause } }) =>
-  phase === "paused" && pause.command === "resume" && pause.enabled && !Object.keys(pause.caps).length;
+/** Tell whether a question resumes the run, because it is paused. @param {Run} run */
+const isResumedByQuestion = ({ phase, controls }) => phase === "paused" && controls.ask.enabled;
 
 /**
  * Emits "sent" after the text was sent; the detail is the run's immediate acknowledgement, or "".
@@ -55,6 +50,9 @@ export class Composer extends StoreElement {
   static styles = [
     theme,
     css`
+      :host {
+        container-type: inline-size;
+      }
       form {
         display: flex;
         align-items: flex-end;
@@ -103,8 +101,11 @@ export class Composer extends StoreElement {
         color: var(--dim);
         opacity: 1;
         overflow: hidden;
-        text-overflow: ellipsis;
         white-space: nowrap;
+      }
+      /* A placeholder has no ellipsis; a long one fades out. */
+      textarea:placeholder-shown:not(:focus-visible) {
+        mask-image: linear-gradient(to left, transparent, black 28px);
       }
       button {
         flex: none;
@@ -122,6 +123,30 @@ export class Composer extends StoreElement {
         border-color: var(--wait);
         color: var(--wait);
         font-weight: 600;
+      }
+      .send .icon {
+        display: none;
+      }
+      @container (max-width: 480px) {
+        .send .icon {
+          display: block;
+        }
+        .send,
+        .kind {
+          display: grid;
+          place-content: center;
+          width: 44px;
+          padding: 0;
+        }
+        .send span,
+        .kind span {
+          position: absolute;
+          width: 1px;
+          height: 1px;
+          overflow: hidden;
+          clip-path: inset(50%);
+          white-space: nowrap;
+        }
       }
       .error {
         padding-bottom: 4px;
@@ -303,7 +328,7 @@ export class Composer extends StoreElement {
 
   /** Ask a side question; a paused run is resumed to answer it. @param {import("./run-store.js").RunStore} store @param {object} body */
   async _ask(store, body) {
-    const isPaused = this.view !== null && canAskAndResume(this.view);
+    const isPaused = this.view !== null && isResumedByQuestion(this.view);
     const sent = await store.send("messages", body);
     if (isPaused) await store.send("resume");
     return sent;
@@ -315,7 +340,7 @@ export class Composer extends StoreElement {
 
   /** Whether the text was written as a side question, which the run takes no more. */
   get _isStaleQuestion() {
-    return this.isQuestion && this.view !== null && !canAsk(this.view);
+    return this.isQuestion && this.view !== null && !this.view.controls.ask.enabled;
   }
 
   get _isDisabled() {
@@ -332,7 +357,7 @@ export class Composer extends StoreElement {
   }
 
   get _submitLabel() {
-    if (this.isQuestion) return this.view && canAskAndResume(this.view) ? "Ask and resume" : "Ask";
+    if (this.isQuestion) return this.view && isResumedByQuestion(this.view) ? "Ask and resume" : "Ask";
     if (this._isFork) return "Continue with this";
     return ACTIVE_PHASES.has(this.view?.phase ?? "") ? "Redirect" : "Resume with this";
   }
@@ -349,7 +374,7 @@ export class Composer extends StoreElement {
   }
 
   get _questionHint() {
-    if (this.view?.phase === "paused") return "Resumes the run: it answers first, then continues where it was.";
+    if (this.view?.phase === "paused") return this.view.controls.ask.consequence;
     if (!this._canHurry) return "Answered at the next turn; then the run continues where it was.";
     return "Enter: answered when this turn ends · Ctrl+Enter: now, interrupts the reply · Esc: keep it for later";
   }
@@ -359,7 +384,6 @@ export class Composer extends StoreElement {
     if (!run) return nothing;
     const isDisabled = this._isDisabled;
     const label = this.isQuestion ? "What do you want to know?" : "What should happen next?";
-    const hint = matchMedia("(max-width: 480px)").matches && !this.isQuestion ? "What next?" : label;
     const takesFiles = this._takesFiles;
     return html`${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
       <midrun-attachments
@@ -388,7 +412,7 @@ export class Composer extends StoreElement {
           rows="1"
           maxlength="100000"
           aria-label=${label}
-          placeholder=${isDisabled ? run.controls.redirect.consequence : this._isFork ? "Continue from here…" : hint}
+          placeholder=${isDisabled ? run.controls.redirect.consequence : this._isFork ? "Continue from here…" : label}
           ?readonly=${isDisabled}
           aria-disabled=${isDisabled ? "true" : nothing}
           .value=${live(this.text)}
@@ -416,9 +440,11 @@ export class Composer extends StoreElement {
               Now
             </button>`
           : nothing}
-        <button class="main" ?disabled=${isDisabled || !this.text.trim()} aria-disabled=${this.busy ? "true" : nothing}>
-          ${this._submitLabel}
-        </button>
+        ${isDisabled
+          ? nothing
+          : html`<button class="main send" ?disabled=${!this.text.trim()} aria-disabled=${this.busy ? "true" : nothing}>
+              ${icon("send")}<span>${this._submitLabel}</span>
+            </button>`}
       </form>`;
   }
 

@@ -91,12 +91,21 @@ export const style = css`
   .place:empty {
     display: none;
   }
+  /* A note that has room for a few letters only is wrapped to a second line, which is not shown. */
   .activity {
     flex: 1 1 0;
     display: flex;
+    flex-wrap: wrap;
     align-items: baseline;
-    gap: 10px;
+    gap: 24px 10px;
     min-width: 0;
+    height: 1.45em;
+    overflow: clip;
+    overflow-clip-margin: 8px;
+  }
+  .activity::before {
+    content: "\\200b"; /* the first line is never empty */
+    margin-right: -10px;
   }
   .activity:has(.link) {
     min-width: 132px; /* the badge before it gives way */
@@ -106,7 +115,9 @@ export const style = css`
     font-weight: 600;
   }
   .note {
+    flex: 1 1 90px;
     min-width: 0;
+    max-width: max-content;
     color: var(--dim);
     overflow: hidden;
     text-overflow: ellipsis;
@@ -155,22 +166,25 @@ export const style = css`
   }
   .buttons {
     display: grid;
-    grid-template-columns: repeat(4, minmax(0, 1fr));
+    grid-template-columns: minmax(0, 1.25fr) repeat(3, minmax(0, 1fr)); /* "Keep running" is long */
     gap: 8px;
   }
   .finished button {
     min-height: var(--target, 40px);
   }
+  .sheet {
+    padding-bottom: 4px;
+  }
   .control {
     height: 40px;
-    padding: 4px 10px;
+    padding: 4px 8px;
     border-radius: 10px;
     text-align: left;
   }
   .control b {
     display: flex;
     align-items: center;
-    gap: 7px;
+    gap: 6px;
     font-size: 14.5px;
     font-weight: 600;
     line-height: 1.1;
@@ -179,6 +193,7 @@ export const style = css`
     min-width: 0;
     overflow: hidden;
     text-overflow: ellipsis;
+    white-space: nowrap;
   }
   .control[aria-disabled="true"] {
     background: transparent;
@@ -250,6 +265,9 @@ export const style = css`
     .control kbd {
       display: none; /* the label needs the room */
     }
+    .status:has(.link) .place {
+      display: none;
+    }
   }
   @container (max-width: 560px) {
     .status .usage {
@@ -276,22 +294,27 @@ export const style = css`
     .row {
       gap: 6px;
     }
+    .finished .more {
+      display: none;
+    }
+    .buttons {
+      grid-template-columns: minmax(0, 1.6fr) repeat(3, minmax(0, 1fr));
+    }
     .row button {
       padding-inline: 9px;
     }
     .control {
-      padding: 2px 6px;
+      padding: 2px;
       text-align: center;
     }
     .control b {
       flex-direction: column;
       justify-content: center;
       gap: 2px;
-      font-size: 12.5px;
+      font-size: 12px;
     }
     .control b > span {
       max-width: 100%;
-      white-space: nowrap;
     }
     .hint {
       height: 2.6em;
@@ -306,6 +329,9 @@ export const style = css`
     }
     .activity:has(.link) {
       min-width: max-content;
+    }
+    .status:has(.link) .clock {
+      display: none;
     }
     .note:has(~ .link) {
       display: none; /* the panel that the link leads to says the rest */

@@ -35,7 +35,7 @@ import { formatOvertaken } from "./format.js";
 import { icon } from "./icons.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import { canAsk } from "./composer.js";
+import "./composer.js";
 import "./asks.js";
 import { html } from "./template.js";
 
@@ -198,7 +198,7 @@ export class MidrunControls extends StoreElement {
    */
   openComposer(isQuestion, text = "") {
     const run = this.view;
-    const isPossible = run && (isQuestion ? canAsk(run) : run.controls.redirect.enabled || isFinished(run));
+    const isPossible = run && (isQuestion ? run.controls.ask.enabled : run.controls.redirect.enabled || isFinished(run));
     if (!isPossible || this.sheet === "cancel") return;
     this.notice = "";
     this._composer?.open(isQuestion, text);
@@ -326,7 +326,8 @@ export class MidrunControls extends StoreElement {
   /** Render everything that comes and goes. @param {Run} run */
   _renderRows(run) {
     const store = /** @type {import("./run-store.js").RunStore} */ (this.store);
-    return html`${this.help ? this._renderHelp() : nothing} ${renderLostRow(store)} ${renderHaltRow(store, run)}
+    return html`${this._renderSheet()} ${this.help ? this._renderHelp() : nothing} ${renderLostRow(store)}
+      ${renderHaltRow(store, run)}
       ${renderPausingRow(store, run, (verb, body) => void this._send(verb, body))}
       ${this.sheet === "cancel" || run.hold_until ? renderHoldRow(store, run) : nothing}
       ${renderPendingRows(run, (pending) => void this._withdraw(pending), (pending) => void this._applyNow(pending))}
@@ -336,8 +337,7 @@ export class MidrunControls extends StoreElement {
       ${renderReturnedRows(store, run, (text) => void this._startFollowUp(text))}
       ${this._isPart || store.askPanels.length ? nothing : html`<midrun-asks .store=${store}></midrun-asks>`}
       ${this.notice ? html`<div class="line"><span>${renderEmphasis(this.notice)}</span></div>` : nothing}
-      ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}
-      ${this._renderSheet()}`;
+      ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}`;
   }
 
   /** Remember which button the pointer or the focus is on. @param {Event} event */
@@ -356,10 +356,9 @@ export class MidrunControls extends StoreElement {
   /** Return the consequence of the button that is pointed at, else of the first one. @param {Run} run */
   _formatHint(run) {
     if (this.pointedAt === "composer") return this._composer?.hint ?? "";
-    const { pause, redirect, cancel } = run.controls;
+    const { pause } = run.controls;
     if (isFinished(run)) return pause.command === "retry_undo" ? pause.consequence : FINISHED_HINT;
-    const buttons = { pause, redirect, cancel, ask: askButton(run) };
-    return buttons[/** @type {keyof typeof buttons} */ (this.pointedAt)]?.consequence ?? pause.consequence;
+    return (run.controls[this.pointedAt] ?? pause).consequence;
   }
 
   _renderEmpty() {
@@ -377,11 +376,11 @@ export class MidrunControls extends StoreElement {
 
   /** @param {Run} run */
   _renderButtons(run) {
-    const { pause, redirect, cancel } = run.controls;
+    const { pause, redirect, ask, cancel } = run.controls;
     return html`<div class="buttons">
       ${this._renderButton("pause", "P", pause, () => this._pressPause())}
       ${this._renderButton("redirect", "R", redirect, () => this.openComposer(false))}
-      ${this._renderButton("ask", "A", askButton(run), () => this.openComposer(true))}
+      ${this._renderButton("ask", "A", ask, () => this.openComposer(true))}
       ${this._renderButton("cancel", "C", cancel, () => this._openCancel(), this.sheet === "cancel")}
     </div>`;
   }
@@ -442,19 +441,6 @@ export class MidrunControls extends StoreElement {
       ></midrun-cancel-sheet>
     </div>`;
   }
-}
-
-/** Return the button that asks a side question. @param {Run} run @returns {ShownButton} */
-function askButton(run) {
-  const enabled = canAsk(run);
-  const consequence = enabled
-    ? run.phase === "paused"
-      ? "Resumes the run: it answers first, then continues where it was."
-      : "Answers at the next turn, or now if you want; then continues where it was."
-    : run.role === "viewer"
-      ? run.controls.redirect.consequence
-      : "A run that is at work can be asked something.";
-  return { enabled, command: "say", label: "Ask", consequence };
 }
 
 /** Return the text that screen readers announce; "" clears an older one. @param {string} connection @param {Run} run */

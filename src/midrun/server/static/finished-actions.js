@@ -31,7 +31,7 @@ export function renderFinishedActions(bar, run) {
             id="fork"
             @click=${() => bar.openComposer(false)}
           >
-            Continue from here…
+            Continue<span class="more"> from here</span>…
           </button>`
       : nothing}
     <button @click=${() => void copyResult(bar, run)}>

@@ -144,7 +144,7 @@ export const STATUS_STYLES = /** @type {Record<string, [string, string]>} */ ({
 export const STEP_STYLES = /** @type {Record<string, [string, string, string]>} */ ({
   queued: ["Queued", "dim", "open"],
   running: ["Running", "run", "running"],
-  held: ["Held", "hold", "paused"],
+  held: ["Paused", "hold", "paused"],
   needs_you: ["Needs you", "wait", "waiting"],
   done: ["Done", "ok", "completed"],
   undone: ["Undone", "hold", "undo"],

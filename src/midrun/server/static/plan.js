@@ -50,6 +50,11 @@ export class PlanRail extends StoreElement {
         background: var(--panel);
         font-weight: 600;
       }
+      .done {
+        font-weight: 400;
+        letter-spacing: normal;
+        text-transform: none;
+      }
       .left {
         color: var(--dim);
       }
@@ -66,7 +71,7 @@ export class PlanRail extends StoreElement {
     const counted = items.filter(({ style }) => style !== "dropped");
     const done = counted.filter(({ style }) => style === "done").length;
     return html`<nav aria-labelledby="title">
-      <h2 id="title">Plan <span class="dim">${done}/${counted.length}</span></h2>
+      <h2 id="title">Plan <span class="done">${done}/${counted.length} done</span></h2>
       <ol>
         ${items.map((item, at) => this._renderItem(item, at + 1))}
       </ol>

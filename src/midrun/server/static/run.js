@@ -129,6 +129,7 @@ export class MidrunRun extends StoreElement {
         align-self: start;
         max-height: calc(100vh - 24px);
         overflow: auto;
+        scrollbar-width: thin;
         /* Room for focus rings, which overflow would cut off. */
         margin: -4px;
         padding: 4px;
@@ -192,6 +193,7 @@ export class MidrunRun extends StoreElement {
         .finished midrun-effects {
           order: 1;
         }
+        .finished midrun-asks,
         .finished midrun-steps {
           order: 2;
         }

@@ -202,7 +202,8 @@ export const style = css`
     font-size: 12.5px;
   }
   .call-error {
-    flex: 0 1 auto;
+    flex: 1 1 0;
+    min-width: 40%;
     color: var(--stop);
   }
   .call > dl {
@@ -219,15 +220,23 @@ export const style = css`
     overflow-wrap: anywhere;
   }
   @container (max-width: 560px) {
-    .head {
-      grid-template-columns: minmax(0, 1fr) auto;
-    }
+    /* One line for an item: its icon, its title, and the word for its state at the end. */
     .head .style {
-      grid-column: 1;
+      display: contents;
+    }
+    .head .style > .icon {
+      align-self: center;
     }
     .head .title {
-      grid-column: 1 / -1;
-      grid-row: 2;
+      grid-column: 2;
+      grid-row: 1;
+    }
+    .head .style > span {
+      grid-column: 3;
+      grid-row: 1;
+    }
+    .head .tool {
+      display: none; /* the calls below name it */
     }
     .call > dl {
       grid-template-columns: minmax(0, 1fr);
