@@ -49,6 +49,7 @@ from midrun.hosts.hosted_agent import (
     HostOptions,
     ProgramModel,
 )
+from midrun.models.prices import make_spend
 from midrun.ports.model import Finished, Piece
 
 INTERRUPTED_TEXT: Final = (
@@ -59,10 +60,40 @@ INTERRUPTED_TEXT: Final = (
 
 
 class ModelUsage(Struct, frozen=True, kw_only=True):
-    """The usage of a model call; a stream yields it, so that caps on spend count it."""
+    """The usage of a model call; a stream yields it, so that caps on spend count it.
+
+    Attributes:
+        tokens: All tokens. Not needed with `input_tokens` and `output_tokens`.
+        cost_usd: The cost, if you know it; 0 for a model that costs nothing.
+        model: The name of the model. With it and the two counts of tokens, Midrun looks up the
+            price (the package genai-prices). Without a price the cost is shown as unknown.
+        input_tokens: The tokens of the prompt.
+        output_tokens: The tokens of the reply.
+    """
 
     tokens: int = 0
-    cost_usd: float = 0.0
+    cost_usd: float | None = None
+    model: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def make_spend(self) -> Spend:
+        """Return the usage with its cost, as far as it is known."""
+        counted = self.input_tokens + self.output_tokens
+        tokens = self.tokens or counted
+        if self.cost_usd is None and self.model and counted:
+            priced = make_spend(
+                self.model, input_tokens=self.input_tokens, output_tokens=self.output_tokens
+            )
+            if priced is not None:
+                return priced
+        return Spend(
+            tokens=tokens,
+            cost=round((self.cost_usd or 0) * 1e6),
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            unpriced_tokens=tokens if self.cost_usd is None else 0,
+        )
 
 
 class FunctionRun:
@@ -262,7 +293,7 @@ async def _stream_reply(
                 pieces.append(item)
                 yield Piece(kind="text", text=item)
             elif isinstance(item, ModelUsage):
-                spent = Spend(tokens=item.tokens, cost=round(item.cost_usd * 1e6))
+                spent = item.make_spend()
             else:
                 reply = normalize_json(item, "reply")
     yield _finish_reply(pieces, reply, spent)

@@ -359,7 +359,13 @@ class StepHostModel(NamedModelPrices):
 
 
 class ProgramModel(Unpriced):
-    """The model of an agent with a loop of its own: it calls its models itself."""
+    """The model of an agent with a loop of its own: it calls its models itself.
+
+    Their prices are looked up with each reply. If the run has a cap on the cost, a reply
+    without a price fails its call, with the code `no_price`.
+    """
+
+    priced = True
 
     def __init__(self, name: str) -> None:
         self.name = name

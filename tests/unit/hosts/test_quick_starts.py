@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from midrun import Cancelled, Midrun
+from midrun.testing.host_suite import wait_for_text
 from tests.support.paths import ROOT
 from tests.support.providers import Answer, Call, Gate, Provider, Text
 from tests.support.store_choice import get_store_url
@@ -68,7 +69,7 @@ async def test_the_agent_of_a_quick_start_gets_every_control(
             view = await run.until("waiting", "failed")
             assert [ask.tool for ask in view.asks] == [case.tool]
             await run.approve(actor="ada")
-            await gates[1].wait_until_reached()
+            await wait_for_text(run, HALF)
             await run.pause(actor="ada")
             await run.until("paused")
             await provider.wait_for_disconnect(2)
