@@ -40,7 +40,7 @@ from midrun.codec.safe_repr import safe_repr
 from midrun.codec.strict_json import normalize_json
 from midrun.core.ids import RunId
 from midrun.core.transcript import Turn
-from midrun.core.values import Json, Reply, Spend
+from midrun.core.values import NO_SPEND, Json, Reply, Spend
 from midrun.errors import Misconfigured, StepNotDone
 from midrun.hosts.hosted_agent import (
     OPEN_SCHEMA,
@@ -156,6 +156,20 @@ class FunctionRun:
         messages.extend(_format_turns(outcome.added))
         return outcome.reply.opaque
 
+    async def read_messages(self) -> list[dict[str, Json]]:
+        """Return the texts of people that no model call has read, as messages for a model.
+
+        Call it before the function returns, if it makes steps after its last model call. If a
+        text arrives later than that and before the end of the run, the function is run again
+        from its start, and this call returns that text as well. It counts as a turn.
+        """
+        outcome = await self._calls.call_model(
+            self._next_position(), _open_messages, {"reads": "messages"}
+        )
+        texts = outcome.reply.opaque
+        assert isinstance(texts, list), "see `_open_messages`"
+        return [{"role": "user", "content": text} for text in texts]
+
     async def ask(self, question: str, options: Sequence[str] | None = None) -> Json:
         """Ask a person and wait for the answer; the run rests meanwhile, without a process.
 
@@ -251,6 +265,24 @@ def _bind_arguments(
     except TypeError as error:
         raise Misconfigured(f"step {name}", f"the arguments do not fit: {error}") from None
     return {key: normalize_json(value, key) for key, value in bound.items()}
+
+
+@asynccontextmanager
+async def _open_messages(
+    added: Sequence[Turn],
+) -> AsyncGenerator[AsyncIterator[Piece | Finished]]:
+    """Open the "reply" of a call that only reads: the texts of people, as its data.
+
+    To the driver it is a model call, because that is how a program reads texts: they count as
+    read, and the call is repeated if others arrive before the end.
+    """
+
+    async def stream() -> AsyncGenerator[Piece | Finished]:
+        texts: list[Json] = [turn.text for turn in added if turn.role != "assistant"]
+        yield Finished(reply=Reply(opaque=texts), spent=NO_SPEND)
+
+    async with aclosing(stream()) as reply:
+        yield reply
 
 
 @asynccontextmanager

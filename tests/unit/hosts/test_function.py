@@ -185,6 +185,64 @@ async def test_words_after_the_last_reply_are_read_before_the_run_ends(
     assert outcome.output == "reply 2"
 
 
+@pytest.mark.parametrize("control", ["redirect", "say"])
+@pytest.mark.parametrize("reads", [True, False])
+async def test_words_during_the_last_step_are_read_or_shown_as_not_read(
+    opened: OpenMidrun, reads: bool, control: str
+) -> None:
+    bench = Bench()
+    entered, go_on = anyio.Event(), anyio.Event()
+
+    async def send() -> str:
+        entered.set()
+        await go_on.wait()
+        return "sent"
+
+    @function(name="talker")
+    async def talker(run: FunctionRun, task: str) -> str:
+        await run.model(bench.ask, [{"role": "user", "content": task}])
+        await run.step("send", send)
+        unread = await run.read_messages() if reads else []
+        return ", ".join(str(message["content"]) for message in unread)
+
+    midrun = await opened(talker)
+    run = await midrun.start("talker", "go")
+    await entered.wait()
+    await getattr(run, control)("In French")
+    go_on.set()
+    view = await run.until("completed")
+    assert view.output == ("In French" if reads else "")
+    assert view.status.note == ("" if reads else "1 message was not read")
+    assert len(bench.prompts) == 1
+
+
+async def test_words_after_all_messages_were_read_are_read_as_well(
+    opened: OpenMidrun,
+) -> None:
+    """The function is run again, and its reading call is repeated."""
+    returned, go_on = anyio.Event(), anyio.Event()
+    sent: list[int] = []
+
+    async def send() -> None:
+        sent.append(1)
+
+    @function(name="talker")
+    async def talker(run: FunctionRun, task: str) -> str:
+        await run.step("send", send)
+        unread = await run.read_messages()
+        returned.set()
+        await go_on.wait()
+        return f"{task}: {', '.join(str(message['content']) for message in unread)}"
+
+    midrun = await opened(talker)
+    run = await midrun.start("talker", "go")
+    await returned.wait()
+    await run.redirect("In French")
+    go_on.set()
+    assert (await run.until("completed")).output == "go: In French"
+    assert sent == [1]
+
+
 async def test_an_approval_gates_a_step_and_a_decline_reaches_the_function(
     opened: OpenMidrun,
 ) -> None:
