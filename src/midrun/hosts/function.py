@@ -27,7 +27,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from inspect import signature
+from inspect import iscoroutinefunction, isfunction, signature
 from typing import Final, NoReturn, TypeAlias, Unpack
 
 from msgspec import Struct
@@ -247,6 +247,8 @@ def _check_function(name: str, fn: object) -> None:
     problem = ""
     if not callable(fn):
         problem = f"must be an async function f(run, task), got {safe_repr(fn, 80)}"
+    elif isfunction(fn) and not iscoroutinefunction(fn):
+        problem = "must be async: write async def"
     else:
         try:
             signature(fn).bind(None, "")
