@@ -212,7 +212,7 @@ async def test_a_hosted_agent_names_its_framework_and_its_undeclared_tools(
     facts = page.locator("midrun-run .facts")
     await expect(facts).to_contain_text("hosted from pydantic-ai")
     link = facts.get_by_role("link", name="1 tool undeclared: no undo, never repeated")
-    await expect(link).to_have_attribute("href", re.compile("docs/guides$"))
+    await expect(link).to_have_attribute("href", re.compile("docs/guides/host-pydantic-ai.md$"))
 
 
 async def test_a_demo_run_suggests_what_to_try(harness: Harness, stage: Stage) -> None:

@@ -342,18 +342,31 @@ def _describe_call(call: CallView) -> str:
     return f"{name} (not responding)" if call.not_responding else name
 
 
-def _describe_hosting(view: RunView) -> str:
-    if not view.undeclared_tools:
-        return f"from {view.framework}; all tools are declared"
-    count = f"{view.undeclared_tools} tool{'' if view.undeclared_tools == 1 else 's'}"
-    return f"from {view.framework}; {count} undeclared: no undo, never repeated"
+GUIDES_URL: Final = "https://github.com/midrun/midrun/blob/main/docs/guides"
+UNLISTED_FRAMEWORKS: Final = frozenset({"function", "langgraph"})
+"""Hosts whose tools are known only when they are called."""
+
+
+def _describe_hosting(view: RunView) -> list[tuple[str, str]]:
+    """Return the framework and its undeclared tools, and the guide; as the page does."""
+    if not view.framework:
+        return []
+    tools = "all tools are declared"
+    if view.undeclared_tools:
+        count = f"{view.undeclared_tools} tool{'' if view.undeclared_tools == 1 else 's'}"
+        tools = f"{count} undeclared: no undo, never repeated"
+    elif view.framework in UNLISTED_FRAMEWORKS:
+        tools = "undeclared tools: no undo, never repeated"
+    is_own = view.framework in {"function", "process"}
+    guide = f"{GUIDES_URL}/host-{'a-' if is_own else ''}{view.framework}.md"
+    return [("hosted", f"from {view.framework}; {tools}"), ("guide", guide)]
 
 
 def _list_facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
     money = f", {view.usage.cost_text}" if view.usage.cost_text else ""
     facts = [("task", shorten_to_line(view.task)), ("agent", view.agent)]
     facts += [("speaker", view.speaker)] if view.speaker else []
-    facts += [("hosted", _describe_hosting(view))] if view.framework else []
+    facts += _describe_hosting(view)
     facts += [("parent", view.parent)] if view.parent else []
     facts += [("doing", _describe_call(call)) for call in view.in_flight]
     facts += [("plan", f"[{item.state}] {shorten_to_line(item.text)}") for item in view.plan]

@@ -341,6 +341,11 @@ def has_spend_cap(stop: Stop | None) -> bool:
     )
 
 
+def has_cost_cap(stop: Stop | None) -> bool:
+    """Tell whether `stop` limits the cost."""
+    return stop is not None and any(isinstance(leaf, MaxCost) for leaf in flatten_stop(stop))
+
+
 def get_work_limit_micros(stop: Stop | None) -> int:
     """Return the shortest limit on time at work in `stop`, in microseconds; 0 for none."""
     match stop:

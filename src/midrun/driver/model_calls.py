@@ -25,6 +25,7 @@ from midrun.core.retries import (
     is_wait_acceptable,
 )
 from midrun.core.state import State
+from midrun.core.stops import has_cost_cap
 from midrun.core.transcript import Transcript
 from midrun.core.values import Json, Reply, RequestedCall, Spend
 from midrun.driver.context import DriverContext
@@ -54,6 +55,11 @@ them, from a provider that repeats itself, would block every other run of this p
 """
 
 NO_NAMES: Final[frozenset[str]] = frozenset()
+NO_PRICE_TEXT: Final = (
+    "Cannot enforce MaxCost: the price of this reply is not known. Use MaxTokens, or a model "
+    "that the price list has; a function can yield ModelUsage(cost_usd=…)."
+)
+"""For a hosted program, whose models are known only with their calls."""
 
 TOO_MANY_CALLS: Final = (
     f"one reply may ask for {REPLY_MAX_CALLS} calls; ask again for what is still needed"
@@ -169,6 +175,14 @@ async def call_model(
             text="".join(partial_reply.text_pieces),
             thinking="".join(partial_reply.thinking_pieces),
             spent=partial_reply.spent,
+        )
+    if open_stream is not None and _lacks_price(state, partial_reply.spent):
+        return CallFailed(
+            call=call.id,
+            error=NO_PRICE_TEXT,
+            code="no_price",
+            spent=partial_reply.spent,
+            text="".join(partial_reply.text_pieces),
         )
     finished, refused = partial_reply.finished.reply, partial_reply.refused_tools
     reply = _complete_uses(agent, state, finished, refused)
@@ -406,6 +420,16 @@ def _check_usage(spent: Spend | None) -> Spend | None:
     if spent is None or spent.tokens < 0 or spent.cost < 0:
         return None
     return spent
+
+
+def _lacks_price(state: State, spent: Spend | None) -> bool:
+    """Tell whether a cap on the cost cannot count a reply.
+
+    The models of an agent are checked when a run starts. Those of a hosted program are known
+    only with their calls.
+    """
+    is_known = spent is not None and not spent.unpriced_tokens
+    return not is_known and has_cost_cap(state.stop)
 
 
 def _complete_uses(

@@ -23,10 +23,11 @@ reading at `gateway_calls.py`.
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, isfunction
 from types import ModuleType
 from typing import Final, Unpack
 
+from midrun.agents.agent import Agent
 from midrun.agents.tool import ToolOptions
 from midrun.agents.tool_context import ContextFactory
 from midrun.codec.safe_repr import safe_repr
@@ -116,12 +117,7 @@ def host(
     packages = (package for package, _ in _list_types(agent))
     module = next((ADAPTER_BY_PACKAGE[p] for p in packages if p in ADAPTER_BY_PACKAGE), None)
     if module is None:
-        problem = (
-            f"Cannot host {safe_repr(agent, 80)} ({type(agent).__name__}): it is not an agent "
-            "of a known framework. Pass an agent of Pydantic AI, of LangChain's create_agent, "
-            "of the OpenAI Agents SDK, of Strands Agents or of Google ADK, a compiled graph of "
-            "LangGraph, or an async function f(run, task)."
-        )
+        problem = f"Cannot host {safe_repr(agent, 80)}: {_explain_refusal(agent)}"
         raise Misconfigured("host", problem)
     hosting = Hosting(name=name, context=context, declared=tools, options=options)
     hosted: HostedAgent = _import_adapter(module).host_agent(agent, hosting)
@@ -157,6 +153,22 @@ def host_graph(
     hosting = Hosting(name=name, context=context, declared=tools, options=options)
     hosted: HostedAgent = _import_adapter("langgraph").host_graph(graph, hosting, make_input)
     return hosted
+
+
+def _explain_refusal(value: object) -> str:
+    """Return the reason why `value` is no agent that can be hosted, with the remedy."""
+    if isinstance(value, Agent):
+        return "it is an agent of Midrun already. Pass it to Midrun(agents=[…]) as it is."
+    if isinstance(value, type):
+        return "it is a class. Pass an instance, the agent itself."
+    if isfunction(value):
+        return f"it is not async. Write async def {value.__name__}(run, task)."
+    return (
+        f"it is a {type(value).__name__}, not an agent of a known framework. Pass an agent of "
+        "Pydantic AI, of LangChain's create_agent, of the OpenAI Agents SDK, of Strands Agents "
+        "or of Google ADK, a compiled graph of LangGraph, or an async function f(run, task). "
+        "For another framework, host its program with midrun.hosts.process."
+    )
 
 
 def _import_adapter(module: str) -> ModuleType:

@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction, signature
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 import anyio
 import msgspec
@@ -56,15 +56,16 @@ from midrun.agents.tool import Tool, ToolOptions, is_async
 from midrun.agents.tool_context import Call
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.codec.strict_json import normalize_json
-from midrun.core.transcript import CallResult, Turn
+from midrun.core.transcript import Turn
 from midrun.core.values import Json, Reply, RequestedCall
 from midrun.errors import Misconfigured, ModelFailed
+from midrun.hosts.adk_session import RESULT_KEY, Conversation, State, find_transfer
 from midrun.hosts.hosted_agent import (
     OPEN_SCHEMA,
-    OUTPUT_NAME,
     OUTPUT_WITH_CALLS_TEXT,
     HostedAgent,
     Hosting,
+    QuestionAnswers,
     StepHostModel,
     find_asking_turn,
     make_foreign_failure,
@@ -73,26 +74,16 @@ from midrun.hosts.hosted_agent import (
 from midrun.models.prices import make_gemini_spend
 from midrun.models.prompt_texts import (
     CONTINUE_NOTE,
-    INTERRUPTED_NOTE,
-    WRITTEN_BY_PERSON_NOTE,
     format_result,
     mark_runtime_text,
 )
 from midrun.ports.model import Finished, Piece, Prompt
-
-State: TypeAlias = dict[str, Json]
 
 FRAMEWORK: Final = "adk"
 OUTPUT_TOOL: Final = "set_model_response"
 """The tool by which an agent with other tools gives its `output_schema`."""
 
 TRANSFER_TOOL: Final = "transfer_to_agent"
-RESULT_KEY: Final = "adk_response"
-"""Marks a journaled result that is more than a value: media, or actions of the tool."""
-
-HISTORY_ID: Final = "history"
-"""The invocation of the events of earlier calls. The framework does not resume them."""
-
 THREADS_MAX: Final = 32
 """Threads for blocking tools that no other process can import."""
 
@@ -110,10 +101,6 @@ NO_AGENT_TEXT: Final = (
     "Cannot host {kind} of google.adk: only LlmAgent and App are hosted. For a workflow, host "
     "an async function that starts its agents."
 )
-LONG_RUNNING_TEXT: Final = (
-    "Cannot host the long-running tool {name}: ADK would wait for its result outside of the "
-    "run. Use a plain tool that waits, or traits(approve=True) if a person decides."
-)
 MODE_TEXT: Final = (
     "Cannot host {name} in the mode {mode}: it ends by a tool of ADK's own loop. Put it in an "
     "AgentTool: each of its calls is a child run."
@@ -126,10 +113,18 @@ INPUT_SCHEMA_TEXT: Final = (
     "Cannot host the AgentTool {name} with an input_schema: the task of a child run is a text. "
     "Remove input_schema=…."
 )
-CONFIRMATION_TEXT: Final = (
-    "Cannot host a request for confirmation or credentials: the run would wait inside of a "
-    "call. Declare the tool with traits(approve=True), or open credentials in the context."
+CREDENTIALS_TEXT: Final = (
+    "Cannot host a request for credentials: the run would wait inside of a call. Open the "
+    "credentials in the context."
 )
+CONFIRM_QUESTION: Final = "May {name} be executed?"
+RESULT_QUESTION: Final = "{name} was started. What is its result?"
+
+CONFIRMATION_KEY: Final = "confirmation"
+LONG_RUNNING_KEY: Final = "result"
+"""Keys of the two questions that a call of ADK can ask; see `QuestionAnswers`."""
+
+AFFIRMATIVES: Final = frozenset({"yes", "y", "true", "confirm", "confirmed", "approve"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,8 +228,6 @@ def _find_unsupported(agent: LlmAgent) -> str:
     if executor is not None and not isinstance(executor, BuiltInCodeExecutor):
         return CODE_EXECUTOR_TEXT.format(name=agent.name)
     for each in agent.tools:
-        if getattr(each, "is_long_running", False):
-            return LONG_RUNNING_TEXT.format(name=getattr(each, "name", ""))
         if isinstance(each, AgentTool) and not isinstance(each.agent, LlmAgent):
             return NO_AGENT_TEXT.format(kind=type(each.agent).__name__)
         if isinstance(each, AgentTool) and cast("LlmAgent", each.agent).input_schema:
@@ -243,122 +236,6 @@ def _find_unsupported(agent: LlmAgent) -> str:
 
 
 # ── the session for one call ─────────────────────────────────────────────────
-
-
-class _Conversation:
-    """The transcript as events and state of a session, and the agent that is asked next."""
-
-    def __init__(self, root: LlmAgent, turns: Sequence[Turn]) -> None:
-        self._root = root.root_agent
-        self.agent = root
-        self.events: list[Event] = []
-        self.state: State = {}
-        self._ids: set[str] = set()
-        for turn in turns:
-            match turn.role:
-                case "assistant":
-                    self._add_reply(turn)
-                case "runtime":
-                    self.add_text(mark_runtime_text(turn.text, turn.kind, turn.by))
-                case "user":
-                    self.add_text(turn.text)
-
-    def add_text(self, text: str) -> None:
-        """Add a text in the role of the user."""
-        self.add_event("user", [types.Part(text=text)], author="user")
-
-    def add_event(self, role: str, parts: list[types.Part], author: str = "") -> None:
-        """Add an event of the agent, or of `author`."""
-        content = types.Content(role=role, parts=parts)
-        event = Event(
-            author=author or self.agent.name, invocation_id=HISTORY_ID, content=content
-        )
-        self.events.append(event)
-
-    def apply_reply(self, turn: Turn) -> None:
-        """Change the state as this reply and its calls did, and follow a transfer."""
-        stored = turn.opaque if isinstance(turn.opaque, dict) else {}
-        self.state |= cast("State", stored.get("state") or {})
-        for made in turn.uses:
-            found = made.result if isinstance(made.result, dict) else {}
-            if RESULT_KEY in found:
-                self.state |= cast("State", found.get("state") or {})
-
-    def _add_reply(self, turn: Turn) -> None:
-        is_retry = bool(turn.uses) and turn.uses[0].tool == OUTPUT_NAME
-        uses = () if is_retry else turn.uses
-        parts = _load_parts(turn.opaque)
-        asked = [part.function_call.name for part in parts if part.function_call]
-        if asked != [use.tool for use in uses]:
-            # The stored form has other calls than the journal: build the reply from that.
-            parts = [types.Part(text=turn.text)] if turn.text.strip() else []
-            names = (types.FunctionCall(name=use.tool) for use in uses)
-            parts += [types.Part(function_call=call) for call in names]
-        elif not parts and turn.text.strip():
-            parts = [types.Part(text=turn.text)]
-        results, made = [], iter(uses)
-        for part in parts:
-            if part.function_call:
-                use = next(made)
-                id_ = self._make_id(part.function_call.id, use)
-                part.function_call.id = id_
-                part.function_call.args = cast("dict[str, Any]", use.args or {})  # type: ignore[explicit-any]
-                results.append(types.Part(function_response=_load_response(use, id_)))
-        if parts:
-            self.add_event("model", parts)
-        if results:
-            self.add_event("user", results)
-        self.apply_reply(turn)
-        self._follow_transfer(uses)
-        if is_retry:
-            self.add_text(turn.uses[0].problem)
-        if turn.interrupted:
-            self.add_text(mark_runtime_text(INTERRUPTED_NOTE))
-        elif turn.kind == "person":
-            by = turn.by or "a person"
-            self.add_text(mark_runtime_text(WRITTEN_BY_PERSON_NOTE.format(by=by)))
-
-    def _follow_transfer(self, uses: Sequence[CallResult]) -> None:
-        agent = self._root.find_agent(_find_transfer(uses))
-        if isinstance(agent, LlmAgent):
-            self.agent = agent
-
-    def _make_id(self, own_id: str | None, use: CallResult) -> str:
-        """Return the id of a call; a provider may use the same one in several replies."""
-        id_ = own_id or use.call
-        id_ = f"{id_}-{use.call}" if id_ in self._ids else id_
-        self._ids.add(id_)
-        return id_
-
-
-def _load_parts(stored: Json) -> list[types.Part]:
-    """Return the parts of a stored reply; none if this version cannot read it."""
-    content = stored.get("content") if isinstance(stored, dict) else None
-    try:
-        return types.Content.model_validate(content).parts or [] if content else []
-    except ValidationError:
-        return []
-
-
-def _load_response(made: CallResult, id_: str) -> types.FunctionResponse:
-    found = made.result
-    if not made.problem and isinstance(found, dict) and RESULT_KEY in found:
-        response = types.FunctionResponse.model_validate(found[RESULT_KEY])
-        return response.model_copy(update={"id": id_, "name": made.tool})
-    if made.problem:
-        given: dict[str, object] = {"error": format_result(made)}
-    else:
-        given = (
-            cast("dict[str, object]", found) if isinstance(found, dict) else {"result": found}
-        )
-    return types.FunctionResponse(id=id_, name=made.tool, response=given)
-
-
-def _find_transfer(uses: Sequence[CallResult]) -> str:
-    """Return the name of the agent to which these calls transferred, or ""."""
-    results = (use.result for use in uses if isinstance(use.result, dict))
-    names = [found.get("transfer") for found in results if RESULT_KEY in found]
-    return str(next((name for name in reversed(names) if name), ""))
 
 
 class _Opener:
@@ -374,7 +251,7 @@ class _Opener:
 
     @asynccontextmanager
     async def open(
-        self, run_id: str, attempt_id: str, conversation: _Conversation
+        self, run_id: str, attempt_id: str, conversation: Conversation
     ) -> AsyncIterator[InvocationContext]:
         """Open an invocation with a session in memory, and the services of the context.
 
@@ -488,7 +365,8 @@ class _ToolBox:
         gate = _make_gate(tool)
         properties = cast("dict[str, Json]", schema.get("properties") or {})
         # Injected arguments (tool_context) are not in the schema: it needs the framework.
-        if is_blocking and function and set(signature(function).parameters) == set(properties):
+        is_plain = function and set(signature(function).parameters) == set(properties)
+        if is_blocking and function and is_plain and not tool.is_long_running:
             made = self._hosting.make_process_tool(name, function, tool.description, gate)
             if made is not None and not self._has_hooks:
                 return made
@@ -531,14 +409,21 @@ class _ToolBox:
         self, name: str, arguments: dict[str, object], call: Call, *, is_gated: bool
     ) -> Json:
         last = find_asking_turn(call.transcript)
-        conversation = _Conversation(self._opener.root, call.transcript[:last])
+        conversation = Conversation(self._opener.root, call.transcript[:last])
         if last is not None:
             conversation.apply_reply(call.transcript[last])
         id_ = call.tool_call_id or call.key
         wanted = types.FunctionCall(id=id_, name=name, args=arguments)
         conversation.add_event("model", [types.Part(function_call=wanted)])
-        # A person has approved the call before it was started.
+        answers = QuestionAnswers.read(call)
+        started = cast("State", answers.carried or {})
+        if LONG_RUNNING_KEY in answers.by_key:
+            return _encode_late_result(name, answers.by_key[LONG_RUNNING_KEY], started)
+        conversation.state |= started
+        # A person has approved the call before it was started, or has answered its question.
         confirmed = {id_: ToolConfirmation(confirmed=True)} if is_gated else None
+        if CONFIRMATION_KEY in answers.by_key:
+            confirmed = {id_: _make_confirmation(answers.by_key[CONFIRMATION_KEY])}
         attempt_id = f"{call.key}.{call.attempt}"
         async with self._opener.open(call.run_id, attempt_id, conversation) as context:
             agent = conversation.agent
@@ -551,7 +436,59 @@ class _ToolBox:
             )
             if event is not None and (target := event.actions.transfer_to_agent):
                 get_agent_to_run(context, target)  # raises if it is not allowed
-            return _encode_result(name, event, has_ended=context.end_invocation)
+            _ask_person(tools[name], id_, event, answers, arguments)
+            return _encode_result(name, event, started, has_ended=context.end_invocation)
+
+
+def _ask_person(
+    tool: BaseTool,
+    id_: str,
+    event: Event | None,
+    answers: QuestionAnswers,
+    arguments: Mapping[str, object],
+) -> None:
+    """Ask the question that the tool left: for a confirmation, or for its later result.
+
+    Raises:
+        PauseHere: It left one. The changes of the state so far are kept with the question.
+    """
+    delta = _encode_state(event.actions.state_delta) if event else {}
+    carried: State = {**cast("State", answers.carried or {}), **delta}
+    asked = event.actions.requested_tool_confirmations if event else {}
+    if id_ in asked:
+        data: State = {"options": ["yes", "no"]}
+        if asked[id_].payload is not None:
+            data["payload"] = normalize_json(asked[id_].payload, "payload")
+        question = asked[id_].hint or CONFIRM_QUESTION.format(name=tool.name)
+        answers.ask(CONFIRMATION_KEY, question, data, carried)
+    if tool.is_long_running:
+        given = event.get_function_responses()[0].response if event else None
+        shown: State = {}
+        if given:
+            shown["status"] = normalize_json(ANY_VALUE.dump_python(given, mode="json"))
+        options = arguments.get("options")
+        if isinstance(options, list) and all(isinstance(each, str) for each in options):
+            shown["options"] = cast("list[Json]", options)  # as in ADK's `get_user_choice`
+        question = RESULT_QUESTION.format(name=tool.name)
+        answers.ask(LONG_RUNNING_KEY, question, shown, carried)
+
+
+def _make_confirmation(answer: Json) -> ToolConfirmation:
+    """Return the answer of a person as a confirmation; a decline is answered with False."""
+    if isinstance(answer, dict):
+        payload = answer.get("payload", answer)
+        return ToolConfirmation(confirmed=answer.get("confirmed") is not False, payload=payload)
+    is_yes = answer is True or str(answer).strip().lower() in AFFIRMATIVES
+    return ToolConfirmation(confirmed=is_yes, payload=answer)
+
+
+def _encode_late_result(name: str, answer: Json, state: State) -> Json:
+    """Return the result of a long-running tool, which a person has given."""
+    if not state:
+        return answer
+    given = cast("State", answer) if isinstance(answer, dict) else {"result": answer}
+    response = types.FunctionResponse(name=name, response=given)
+    return {RESULT_KEY: _dump_model(response), "state": state}
 
 
 def _get_schema(tool: BaseTool) -> dict[str, Json]:
@@ -581,20 +518,22 @@ def _make_gate(tool: BaseTool) -> Function | None:
     return needs_approval
 
 
-def _encode_result(name: str, event: Event | None, *, has_ended: bool) -> Json:
+def _encode_result(name: str, event: Event | None, started: State, *, has_ended: bool) -> Json:
     """Return the result of a tool for the journal: a value, or a marked object.
+
+    `started` are the changes of the state by earlier attempts, which asked a person.
 
     Raises:
         NotImplementedError: The tool wants something of ADK's own loop.
     """
     if event is None:
-        raise NotImplementedError(LONG_RUNNING_TEXT.format(name=name))
+        raise NotImplementedError(f"Cannot host {name}: ADK has no result for its call.")
     actions = event.actions
-    if actions.requested_tool_confirmations or actions.requested_auth_configs:
-        raise NotImplementedError(CONFIRMATION_TEXT)
+    if actions.requested_auth_configs:
+        raise NotImplementedError(CREDENTIALS_TEXT)
     (response,) = event.get_function_responses()
     facts: State = {}
-    if delta := _encode_state(actions.state_delta):
+    if delta := started | _encode_state(actions.state_delta):
         facts["state"] = delta
     if actions.transfer_to_agent:
         facts["transfer"] = actions.transfer_to_agent
@@ -641,9 +580,9 @@ class _StepModel(StepHostModel):
         if not prompt.runtime_request and (end := self._find_end(last)) is not None:
             yield Finished(reply=Reply(text=end))
             return
-        conversation = _Conversation(self._opener.root, prompt.transcript)
+        conversation = Conversation(self._opener.root, prompt.transcript, prompt.files)
         changes: dict[str, object] = {}
-        if last is not None and last.role != "user" and not _find_transfer(last.uses):
+        if last is not None and last.role != "user" and not find_transfer(last.uses):
             changes["before_agent_callback"] = None  # it has run for this message of a person
         if prompt.runtime_request:  # a summary is no output
             changes |= {"output_schema": None, "output_key": None}

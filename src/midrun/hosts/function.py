@@ -27,7 +27,7 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
-from inspect import signature
+from inspect import iscoroutinefunction, isfunction, signature
 from typing import Final, NoReturn, TypeAlias, Unpack
 
 from msgspec import Struct
@@ -40,7 +40,7 @@ from midrun.codec.safe_repr import safe_repr
 from midrun.codec.strict_json import normalize_json
 from midrun.core.ids import RunId
 from midrun.core.transcript import Turn
-from midrun.core.values import Json, Reply, Spend
+from midrun.core.values import NO_SPEND, Json, Reply, Spend
 from midrun.errors import Misconfigured, StepNotDone
 from midrun.hosts.hosted_agent import (
     OPEN_SCHEMA,
@@ -49,6 +49,7 @@ from midrun.hosts.hosted_agent import (
     HostOptions,
     ProgramModel,
 )
+from midrun.models.prices import make_spend
 from midrun.ports.model import Finished, Piece
 
 INTERRUPTED_TEXT: Final = (
@@ -59,10 +60,40 @@ INTERRUPTED_TEXT: Final = (
 
 
 class ModelUsage(Struct, frozen=True, kw_only=True):
-    """The usage of a model call; a stream yields it, so that caps on spend count it."""
+    """The usage of a model call; a stream yields it, so that caps on spend count it.
+
+    Attributes:
+        tokens: All tokens. Not needed with `input_tokens` and `output_tokens`.
+        cost_usd: The cost, if you know it; 0 for a model that costs nothing.
+        model: The name of the model. With it and the two counts of tokens, Midrun looks up the
+            price (the package genai-prices). Without a price the cost is shown as unknown.
+        input_tokens: The tokens of the prompt.
+        output_tokens: The tokens of the reply.
+    """
 
     tokens: int = 0
-    cost_usd: float = 0.0
+    cost_usd: float | None = None
+    model: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def make_spend(self) -> Spend:
+        """Return the usage with its cost, as far as it is known."""
+        counted = self.input_tokens + self.output_tokens
+        tokens = self.tokens or counted
+        if self.cost_usd is None and self.model and counted:
+            priced = make_spend(
+                self.model, input_tokens=self.input_tokens, output_tokens=self.output_tokens
+            )
+            if priced is not None:
+                return priced
+        return Spend(
+            tokens=tokens,
+            cost=round((self.cost_usd or 0) * 1e6),
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            unpriced_tokens=tokens if self.cost_usd is None else 0,
+        )
 
 
 class FunctionRun:
@@ -124,6 +155,20 @@ class FunctionRun:
         outcome = await self._calls.call_model(self._next_position(), open_stream)
         messages.extend(_format_turns(outcome.added))
         return outcome.reply.opaque
+
+    async def read_messages(self) -> list[dict[str, Json]]:
+        """Return the texts of people that no model call has read, as messages for a model.
+
+        Call it before the function returns, if it makes steps after its last model call. If a
+        text arrives later than that and before the end of the run, the function is run again
+        from its start, and this call returns that text as well. It counts as a turn.
+        """
+        outcome = await self._calls.call_model(
+            self._next_position(), _open_messages, {"reads": "messages"}
+        )
+        texts = outcome.reply.opaque
+        assert isinstance(texts, list), "see `_open_messages`"
+        return [{"role": "user", "content": text} for text in texts]
 
     async def ask(self, question: str, options: Sequence[str] | None = None) -> Json:
         """Ask a person and wait for the answer; the run rests meanwhile, without a process.
@@ -205,6 +250,8 @@ def _check_function(name: str, fn: object) -> None:
     problem = ""
     if not callable(fn):
         problem = f"must be an async function f(run, task), got {safe_repr(fn, 80)}"
+    elif isfunction(fn) and not iscoroutinefunction(fn):
+        problem = "must be async: write async def"
     else:
         try:
             signature(fn).bind(None, "")
@@ -223,6 +270,24 @@ def _bind_arguments(
     except TypeError as error:
         raise Misconfigured(f"step {name}", f"the arguments do not fit: {error}") from None
     return {key: normalize_json(value, key) for key, value in bound.items()}
+
+
+@asynccontextmanager
+async def _open_messages(
+    added: Sequence[Turn],
+) -> AsyncGenerator[AsyncIterator[Piece | Finished]]:
+    """Open the "reply" of a call that only reads: the texts of people, as its data.
+
+    To the driver it is a model call, because that is how a program reads texts: they count as
+    read, and the call is repeated if others arrive before the end.
+    """
+
+    async def stream() -> AsyncGenerator[Piece | Finished]:
+        texts: list[Json] = [turn.text for turn in added if turn.role != "assistant"]
+        yield Finished(reply=Reply(opaque=texts), spent=NO_SPEND)
+
+    async with aclosing(stream()) as reply:
+        yield reply
 
 
 @asynccontextmanager
@@ -265,7 +330,7 @@ async def _stream_reply(
                 pieces.append(item)
                 yield Piece(kind="text", text=item)
             elif isinstance(item, ModelUsage):
-                spent = Spend(tokens=item.tokens, cost=round(item.cost_usd * 1e6))
+                spent = item.make_spend()
             else:
                 reply = normalize_json(item, "reply")
     yield _finish_reply(pieces, reply, spent)

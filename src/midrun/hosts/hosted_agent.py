@@ -6,13 +6,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace as replace_fields
 from datetime import timedelta
-from typing import Final, TypedDict, TypeVar
+from typing import Final, NoReturn, TypedDict, TypeVar, cast
 
 import anyio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from midrun.agents import output
 from midrun.agents.agent import Agent
+from midrun.agents.builtin_tools import PauseHere
+from midrun.agents.file import is_text_type
 from midrun.agents.program import Program
 from midrun.agents.signature import Arguments, Function, SchemaArguments, parse_docstring
 from midrun.agents.tool import (
@@ -27,9 +30,10 @@ from midrun.agents.tool_environment import EnvironmentOption
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.core.stops import Stop
 from midrun.core.transcript import Turn
-from midrun.core.values import Json
+from midrun.core.values import FileRef, Json
 from midrun.errors import Misconfigured, ModelFailed
 from midrun.models.prices import NamedModelPrices
+from midrun.models.prompt_texts import format_file_name, format_unread_file
 from midrun.ports.model import Finished, Model, Piece, Prompt, Unpriced
 
 T = TypeVar("T")
@@ -229,13 +233,18 @@ class HostedAgent(Agent):
         self.undeclared_tools = sum(tool.name not in hosting.declared for tool in tools)
         self.ungated_tools: Final = ungated_tools
         self._find_unlisted_tool = find_unlisted_tool
+        # The tools of a framework run with the environment of their program, and the module of
+        # a tool often makes the agent as well, with a model that needs a key (ADR 0060).
+        # The tools of a process are declared in Midrun.
+        options = HostOptions() if framework == "process" else HostOptions(tool_env="inherit")
+        options.update(hosting.options)
         super().__init__(
             name,
             model=model,
             tools=tools,
             program=program,
             context=hosting.context,  # for the hooks: undo, release and check
-            **hosting.options,
+            **options,
         )
 
     def find_tool(self, name: str) -> Tool | None:
@@ -244,6 +253,50 @@ class HostedAgent(Agent):
         if found is None and self._find_unlisted_tool is not None:
             return self._find_unlisted_tool(name)
         return found
+
+
+class QuestionAnswers(Struct, frozen=True):
+    """The answers of people to the questions that a tool call of a framework has asked.
+
+    A call that asks ends with `PauseHere`, and the run waits without a process. When there is
+    an answer, the call is made again, and the framework gets all answers so far, by key.
+    `carried` is data of the host that an earlier attempt left for the next one.
+    """
+
+    by_key: dict[str, Json]
+    carried: Json = None
+
+    @classmethod
+    def read(cls, call: Call) -> "QuestionAnswers":
+        """Read the answers that the call has; a declined question is answered with False."""
+        if not isinstance(call.answered, dict):
+            return cls({})
+        before = cast("dict[str, Json]", call.answered["continuation"])
+        value = False if call.answered["choice"] == "decline" else call.answered["value"]
+        earlier = cast("dict[str, Json]", before["answers"])
+        return cls({**earlier, str(before["key"]): value}, before["carried"])
+
+    def ask(
+        self, key: str, question: str, data: dict[str, Json], carried: Json = None
+    ) -> NoReturn:
+        """Ask a person; end this attempt of the call.
+
+        Raises:
+            PauseHere: Always.
+        """
+        continuation: dict[str, Json] = {
+            "key": key,
+            "answers": dict(self.by_key),
+            "carried": carried,
+        }
+        raise PauseHere(question, data, continuation)
+
+
+def format_file(file: FileRef, data: bytes | None) -> str:
+    """Return a file as text for a model: with its text if it has one, else its name."""
+    if data is not None and is_text_type(file.media_type):
+        return f"{format_file_name(file)}\n{data.decode(errors='replace')}"
+    return format_unread_file(file)
 
 
 def find_asking_turn(turns: Sequence[Turn]) -> int | None:
@@ -311,7 +364,13 @@ class StepHostModel(NamedModelPrices):
 
 
 class ProgramModel(Unpriced):
-    """The model of an agent with a loop of its own: it calls its models itself."""
+    """The model of an agent with a loop of its own: it calls its models itself.
+
+    Their prices are looked up with each reply. If the run has a cap on the cost, a reply
+    without a price fails its call, with the code `no_price`.
+    """
+
+    priced = True
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -47,7 +47,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from midrun.agents.file import is_text_type
 from midrun.agents.signature import SchemaArguments
 from midrun.agents.tool import Tool
 from midrun.agents.tool_context import Call
@@ -64,6 +63,7 @@ from midrun.hosts.hosted_agent import (
     StepHostModel,
     ToolReportedError,
     find_asking_turn,
+    format_file,
     make_foreign_failure,
 )
 from midrun.hosts.langchain_calls import make_message_spend
@@ -72,9 +72,7 @@ from midrun.models.prompt_texts import (
     CONTINUE_NOTE,
     INTERRUPTED_NOTE,
     WRITTEN_BY_PERSON_NOTE,
-    format_file_name,
     format_result,
-    format_unread_file,
     mark_runtime_text,
 )
 from midrun.ports.model import Finished, Piece, Prompt
@@ -318,10 +316,7 @@ class _Conversation:
         if data is not None and file.media_type.startswith("image/"):
             encoded = b64encode(data).decode()
             return {"type": "image", "base64": encoded, "mime_type": file.media_type}
-        text = format_unread_file(file)
-        if data is not None and is_text_type(file.media_type):
-            text = f"{format_file_name(file)}\n{data.decode(errors='replace')}"
-        return {"type": "text", "text": text}
+        return {"type": "text", "text": format_file(file, data)}
 
     def add_text(self, text: str) -> None:
         """Add a message in the role of the user."""

@@ -299,7 +299,7 @@ class _Step:
         return _make_answer(reply, result.final_output, self._agent), response
 
     async def _run_turn(self, provider: RelayProvider, stream: ReplyStream) -> RunResult:
-        conversation = Conversation(self._team)
+        conversation = Conversation(self._team, self._prompt.files)
         await conversation.add_turns(self._prompt.transcript, self._context)
         if self._is_summary:
             conversation.add_text(mark_runtime_text(self._prompt.runtime_request))

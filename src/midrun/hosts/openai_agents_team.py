@@ -9,7 +9,8 @@ in which its model gave it, and sent back unchanged, because providers sign part
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from base64 import b64encode
+from collections.abc import Iterator, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any, Final, TypeAlias, cast
 
@@ -28,9 +29,11 @@ from openai.types.responses import ResponseFunctionToolCall
 from midrun.core.transcript import CallResult, Transcript, Turn
 from midrun.core.values import Json
 from midrun.errors import Misconfigured
+from midrun.hosts.hosted_agent import format_file
 from midrun.models.prompt_texts import (
     INTERRUPTED_NOTE,
     WRITTEN_BY_PERSON_NOTE,
+    format_file_name,
     format_result,
     mark_runtime_text,
 )
@@ -184,8 +187,9 @@ def is_output_retry(turn: Turn) -> bool:
 class Conversation:
     """Builds the input of a model call from turns of the transcript."""
 
-    def __init__(self, team: Team) -> None:
+    def __init__(self, team: Team, files: Mapping[str, bytes] | None = None) -> None:
         self.items: list[Item] = []
+        self._files = files or {}  # bodies of the files of the turns, by hash
         self._team = team
         self._speaker = team.root
         self._ids: set[str] = set()
@@ -199,12 +203,34 @@ class Conversation:
                     await self._apply_handoff(turn, outputs, context)
                 case "runtime":
                     self.add_text(mark_runtime_text(turn.text, turn.kind, turn.by))
+                case "user" if turn.files:
+                    text: Item = {"type": "input_text", "text": turn.text}
+                    self._add_content([text, *self._load_files(turn)])
                 case "user":
                     self.add_text(turn.text)
 
     def add_text(self, text: str) -> None:
         """Add a message in the role of the user."""
         self.items.append({"role": "user", "content": text})
+
+    def _add_content(self, content: list[Item]) -> None:
+        self.items.append({"role": "user", "content": content})
+
+    def _load_files(self, carrier: Turn | CallResult) -> list[Item]:
+        """Return files as parts of a message: an image, a PDF, a text, or a name."""
+        parts: list[Item] = []
+        for file in carrier.files:
+            data = self._files.get(file.hash)
+            media_type = file.media_type.partition(";")[0]
+            url = f"data:{media_type};base64,{b64encode(data or b'').decode()}"
+            if data is not None and media_type.startswith("image/"):
+                parts.append({"type": "input_text", "text": format_file_name(file)})
+                parts.append({"type": "input_image", "image_url": url, "detail": "auto"})
+            elif data is not None and media_type == "application/pdf":
+                parts.append({"type": "input_file", "filename": file.name, "file_data": url})
+            else:
+                parts.append({"type": "input_text", "text": format_file(file, data)})
+        return parts
 
     @property
     def ends_with_reply(self) -> bool:
@@ -240,6 +266,8 @@ class Conversation:
             for call, made in zip(calls, uses, strict=True)
         ]
         self.items += items + outputs
+        if files := [part for made in uses for part in self._load_files(made)]:
+            self._add_content(files)
         if is_retry:
             self.add_text(mark_runtime_text(turn.uses[0].problem))
         if turn.interrupted:

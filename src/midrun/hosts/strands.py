@@ -18,7 +18,7 @@ that is a tool of another is hosted, too: each of its calls is a child run.
 import copy
 import dataclasses
 import threading
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, nullcontext
 from inspect import isasyncgenfunction, iscoroutinefunction, signature
 from typing import Any, Final, TypeAlias, cast
@@ -41,20 +41,21 @@ from strands.hooks import (
     BeforeToolsEvent,
     HookRegistry,
 )
+from strands.interrupt import Interrupt
 from strands.middleware import ExecuteToolStage, InvokeModelStage
 from strands.middleware.stages import InvokeModelContext
 from strands.telemetry.metrics import EventLoopMetrics
 from strands.tools.registry import ToolRegistry
 from strands.tools.structured_output.structured_output_tool import StructuredOutputTool
 from strands.tools.tools import PythonAgentTool
-from strands.types.content import ContentBlock, Message, Messages
+from strands.types.content import Message
 from strands.types.exceptions import (
     ContextWindowOverflowException,
     EventLoopException,
     MaxTokensReachedException,
     ModelThrottledException,
 )
-from strands.types.session import decode_bytes_values, encode_bytes_values
+from strands.types.session import encode_bytes_values
 from strands.types.tools import AgentTool
 
 from midrun.agents.signature import Function, SchemaArguments
@@ -62,7 +63,7 @@ from midrun.agents.tool import Tool
 from midrun.agents.tool_context import Call
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.codec.strict_json import normalize_json, parse_json
-from midrun.core.transcript import CallResult, Turn
+from midrun.core.transcript import Turn
 from midrun.core.values import Json, Reply, RequestedCall
 from midrun.errors import Misconfigured, ModelFailed, NotJson, TooLarge
 from midrun.hosts.hosted_agent import (
@@ -70,32 +71,27 @@ from midrun.hosts.hosted_agent import (
     OUTPUT_WITH_CALLS_TEXT,
     HostedAgent,
     Hosting,
+    QuestionAnswers,
     StepHostModel,
     ToolReportedError,
     find_asking_turn,
     make_foreign_failure,
     stream_in_task,
 )
+from midrun.hosts.strands_messages import RESULT_KEY, Blocks, Conversation, State
 from midrun.models.prices import make_bedrock_spend
 from midrun.models.prompt_texts import (
     CONTINUE_NOTE,
-    INTERRUPTED_NOTE,
-    WRITTEN_BY_PERSON_NOTE,
     format_result,
     mark_runtime_text,
 )
 from midrun.ports.model import Finished, Piece, Prompt
 
-State: TypeAlias = dict[str, Json]
 Events: TypeAlias = AsyncGenerator[dict[str, Any]]  # type: ignore[explicit-any]  # of Strands
-Blocks: TypeAlias = list[dict[str, Any]]  # type: ignore[explicit-any]  # content of a message
 
 FRAMEWORK: Final = "strands"
 DEFAULT_NAME: Final = "Strands Agents"
 """The name of an agent that was given none."""
-
-RESULT_KEY: Final = "strands_result"
-"""Marks a journaled result that is more than a text: content blocks, or a change of state."""
 
 FORCED_OUTPUT_KEY: Final = "forced_output"
 """Set in the stored form of a reply after which Strands forces the structured output."""
@@ -113,8 +109,8 @@ TOOL_EVENTS: Final = (
 )
 
 INTERRUPT_TEXT: Final = (
-    "Cannot host an interrupt of Strands: the run would wait inside of a call. Declare the "
-    "tool with traits(approve=True) instead."
+    "Cannot host an interrupt before or around a model call: the run would wait inside of it. "
+    "Interrupt a tool call, or declare the tool with traits(approve=True)."
 )
 SESSION_TEXT: Final = (
     "Cannot host a session manager: the journal is the history. Remove session_manager=…; a "
@@ -194,112 +190,7 @@ def _find_unsupported(agent: Agent) -> str:
 # ── the copy of the agent for one call ───────────────────────────────────────
 
 
-class _Conversation:
-    """The transcript as messages and state of the agent."""
-
-    def __init__(self, agent: Agent, turns: Sequence[Turn]) -> None:
-        self.messages: Messages = copy.deepcopy(agent.messages)
-        self.state: State = agent.state.get()
-        self._ids: set[str] = set()
-        for turn in turns:
-            match turn.role:
-                case "assistant":
-                    self._add_reply(turn)
-                case "runtime":
-                    self.add_text(mark_runtime_text(turn.text, turn.kind, turn.by))
-                case "user":
-                    self.add_text(turn.text)
-
-    def add_text(self, text: str) -> None:
-        """Add a text in the role of the user."""
-        self._add_blocks("user", [{"text": text}])
-
-    def add_call(self, turn: Turn | None, name: str, args: object, id_: str) -> None:
-        """Add the reply `turn` with this call as its only one."""
-        blocks = _load_blocks(turn.opaque) if turn else []
-        use = {"toolUse": {"name": name, "input": args, "toolUseId": id_}}
-        self._add_blocks("assistant", [*(b for b in blocks if "toolUse" not in b), use])
-
-    def apply_changes(self, uses: Sequence[CallResult]) -> None:
-        """Change the state as these calls did."""
-        for made in uses:
-            found = made.result if isinstance(made.result, dict) else {}
-            changes = found.get("state") if RESULT_KEY in found else None
-            if isinstance(changes, dict):
-                self.state |= cast("State", copy.deepcopy(changes.get("set") or {}))
-                for key in cast("list[str]", changes.get("deleted") or []):
-                    self.state.pop(key, None)
-
-    def _add_blocks(self, role: str, blocks: Blocks) -> None:
-        """Add content; to the last message if it has the same role.
-
-        Providers want the roles to alternate, and the results before other content.
-        """
-        if blocks and self.messages and self.messages[-1]["role"] == role:
-            self.messages[-1]["content"] += cast("list[ContentBlock]", blocks)
-        elif blocks:
-            self.messages.append(cast("Message", {"role": role, "content": blocks}))
-
-    def _add_reply(self, turn: Turn) -> None:
-        stored = turn.opaque if isinstance(turn.opaque, dict) else {}
-        if isinstance(stored.get("state"), dict):
-            self.state = cast("State", copy.deepcopy(stored["state"]))  # it is changed below
-        is_retry = bool(turn.uses) and turn.uses[0].tool == OUTPUT_NAME
-        uses = () if is_retry else turn.uses
-        blocks = _load_blocks(stored)
-        if [b["toolUse"]["name"] for b in blocks if "toolUse" in b] != [u.tool for u in uses]:
-            # The stored form has other calls than the journal: build the reply from that.
-            empty = [{"toolUse": {"name": use.tool}} for use in uses]
-            blocks = [*([{"text": turn.text}] if turn.text.strip() else []), *empty]
-        elif not blocks and turn.text.strip():
-            blocks = [{"text": turn.text}]
-        results: Blocks = []
-        made = iter(uses)
-        for block in blocks:
-            if "toolUse" in block:
-                use = next(made)
-                block["toolUse"] |= {
-                    "input": use.args or {},
-                    "toolUseId": self._make_id(block, use),
-                }
-                results.append(_load_result(use, block["toolUse"]["toolUseId"]))
-        self._add_blocks("assistant", blocks)
-        self._add_blocks("user", results)
-        self.apply_changes(uses)
-        if is_retry:
-            self.add_text(turn.uses[0].problem)
-        if turn.interrupted:
-            self.add_text(mark_runtime_text(INTERRUPTED_NOTE))
-        elif turn.kind == "person":
-            by = turn.by or "a person"
-            self.add_text(mark_runtime_text(WRITTEN_BY_PERSON_NOTE.format(by=by)))
-
-    def _make_id(self, block: Mapping[str, Any], use: CallResult) -> str:  # type: ignore[explicit-any]
-        """Return the id of a call; a provider may use the same one in several replies."""
-        id_ = str(block["toolUse"].get("toolUseId") or use.call)
-        id_ = f"{id_}-{use.call}" if id_ in self._ids else id_
-        self._ids.add(id_)
-        return id_
-
-
-def _load_blocks(stored: Json) -> Blocks:
-    """Return the content of a stored reply; nothing if there is none."""
-    blocks = stored.get("content") if isinstance(stored, dict) else None
-    return cast("Blocks", decode_bytes_values(copy.deepcopy(blocks))) if blocks else []
-
-
-def _load_result(made: CallResult, id_: str) -> dict[str, Any]:  # type: ignore[explicit-any]
-    found = made.result
-    status, content = "error" if made.problem else "success", [{"text": format_result(made)}]
-    if not made.problem and isinstance(found, dict):
-        if RESULT_KEY in found:
-            content = decode_bytes_values(copy.deepcopy(found[RESULT_KEY]))
-        elif found.keys() >= {"status", "content"}:  # as Strands takes it from a function
-            status, content = str(found["status"]), cast("Any", copy.deepcopy(found["content"]))  # type: ignore[explicit-any]
-    return {"toolResult": {"toolUseId": id_, "status": status, "content": content}}
-
-
-def _copy_agent(agent: Agent, conversation: _Conversation) -> Agent:
+def _copy_agent(agent: Agent, conversation: Conversation) -> Agent:
     """Return the agent for one call, with everything of its own that a call changes."""
     made = copy.copy(agent)
     made.messages = conversation.messages
@@ -344,8 +235,19 @@ def _copy_private_parts(agent: Agent, made: Agent) -> None:
 class _Step:
     """One call of the agent: its copy, and what the event loop ended with."""
 
-    def __init__(self, agent: Agent, conversation: _Conversation, context: object) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        conversation: Conversation,
+        context: object,
+        answers: QuestionAnswers | None = None,
+    ) -> None:
         self.agent = _copy_agent(agent, conversation)
+        known = {
+            id_: Interrupt(id_, "", response=v)
+            for id_, v in (answers.by_key if answers else {}).items()
+        }
+        self.agent._interrupt_state.interrupts.update(known)  # noqa: SLF001 - no public way
         self._invocation_state = _make_invocation_state(context)
         self.resume_text = ""
         self.stop_after_model(is_wanted=False)
@@ -367,8 +269,7 @@ class _Step:
     async def stream(self) -> Events:
         """Run one turn of the event loop, and yield its events. The last one is the result.
 
-        Raises:
-            NotImplementedError: A hook or a tool asked for an interrupt.
+        A tool call that is interrupted has a result with the stop reason `interrupt`.
         """
         events = self.agent.stream_async(
             None,
@@ -376,8 +277,6 @@ class _Step:
             limits=cast("Any", ONE_TURN),  # type: ignore[explicit-any]
         )
         async for event in events:
-            if "result" in event and event["result"].stop_reason == "interrupt":
-                raise NotImplementedError(INTERRUPT_TEXT)
             yield event
 
 
@@ -461,20 +360,39 @@ class _ToolBox:
     async def _call_tool(self, name: str, arguments: dict[str, object], call: Call) -> Json:
         last = find_asking_turn(call.transcript)
         turn = None if last is None else call.transcript[last]
-        conversation = _Conversation(self._agent, call.transcript[:last])
+        conversation = Conversation(self._agent, call.transcript[:last])
         if turn is not None and isinstance(turn.opaque, dict) and "state" in turn.opaque:
             conversation.state = cast("State", copy.deepcopy(turn.opaque["state"]))
         conversation.apply_changes(turn.uses if turn else ())
         id_ = call.tool_call_id or call.key
         conversation.add_call(turn, name, arguments, id_)
         async with self._hosting.open_context(call.run_id) as context:
-            step = _Step(self._agent, conversation, context)
-            before, result = step.agent.state.get(), None
+            before, result = copy.deepcopy(conversation.state), None
+            answers = QuestionAnswers.read(call)
+            conversation.change_state(answers.carried)
+            step = _Step(self._agent, conversation, context, answers)
             async with aclosing(step.stream()) as events:
                 async for event in events:
                     result = event.get("result", result)
         assert isinstance(result, AgentResult)  # the last event
+        if result.stop_reason == "interrupt":
+            first = next(each for each in result.interrupts or () if each.response is None)
+            changes = _find_changes(before, step.agent.state.get())
+            answers.ask(first.id, *_describe_interrupt(first), carried=changes)
         return _encode_result(step.agent, id_, before, result)
+
+
+def _describe_interrupt(interrupt: Interrupt) -> tuple[str, dict[str, Json]]:
+    """Return the question of an interrupt, and the data that is shown with it."""
+    reason = normalize_json(interrupt.reason, "reason")
+    data: dict[str, Json] = {"interrupt": interrupt.name}
+    if isinstance(reason, str) and reason:
+        return reason, data
+    if isinstance(reason, dict):
+        question = reason.get("question") or reason.get("message")
+        if isinstance(question, str):
+            return question, {**reason, **data}
+    return f"The agent asks: {interrupt.name}.", {"reason": reason, **data}
 
 
 def _get_function(tool: AgentTool) -> Function | None:
@@ -555,7 +473,7 @@ class _StepModel(StepHostModel):
         if not prompt.runtime_request and (end := self._find_end(last)) is not None:
             yield Finished(reply=Reply(text=end))
             return
-        conversation = _Conversation(self._agent, prompt.transcript)
+        conversation = Conversation(self._agent, prompt.transcript, prompt.files)
         if prompt.runtime_request:
             conversation.add_text(mark_runtime_text(prompt.runtime_request))
         elif conversation.messages[-1]["role"] == "assistant":
@@ -600,7 +518,7 @@ class _ModelStep(_Step):
     """The step of a model call: pieces of the reply, then the reply as the loop takes it."""
 
     def __init__(
-        self, agent: Agent, conversation: _Conversation, context: object, model: str
+        self, agent: Agent, conversation: Conversation, context: object, model: str
     ) -> None:
         super().__init__(agent, conversation, context)
         self._model = model
@@ -640,6 +558,8 @@ class _ModelStep(_Step):
                 for piece in self._reader.read(chunk):
                     yield piece
         assert isinstance(result, AgentResult)  # the last event
+        if result.stop_reason == "interrupt":
+            raise NotImplementedError(INTERRUPT_TEXT)
         if result.stop_reason == "content_filtered":
             raise ModelFailed(self._model, "refused", "the provider would not answer this")
         yield await self._settle(result)

@@ -272,7 +272,7 @@ class HostSuite:
             agent = make_hosted_agent(self.agent_factory, provider.url, billing)
             async with self.open_midrun(store_url, agent) as midrun:
                 run = await midrun.start(agent, "Charge 1")
-                await _wait_for_text(run, HALF_TEXT)
+                await wait_for_text(run, HALF_TEXT)
                 await run.pause()
                 await run.until("paused")
                 await provider.wait_for_disconnect(1)
@@ -478,7 +478,7 @@ async def _wait_for_result(run: Run, result: str) -> None:
             return
 
 
-async def _wait_for_text(run: Run, text: str) -> None:
+async def wait_for_text(run: Run, text: str) -> None:
     """Wait until the reply in flight has this text."""
     async for item in run.feed():
         if isinstance(item, Delta) and item.kind == "text" and text in item.text:

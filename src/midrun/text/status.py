@@ -8,6 +8,7 @@ show the same line. The server adjusts it for one viewer (see `server.run_views`
 from html import escape
 from typing import Final, Literal
 
+from midrun.core.evolve.lifecycle import run_started
 from midrun.core.journaled_text import (
     describe_unmade,
     find_current_item,
@@ -251,9 +252,34 @@ def _describe_cancelled(state: State) -> StatusLine:
 
 def _describe_completed(state: State) -> StatusLine:
     what, could = _describe_residue(state)
+    unread = _describe_unread(state)
     return StatusLine(
-        style="completed", word=f"Completed{what}", announcement=f"Completed. {could}".rstrip()
+        style="completed",
+        word=f"Completed{what}",
+        note=unread,
+        announcement=" ".join(filter(None, ("Completed.", could, unread and f"{unread}."))),
     )
+
+
+def _describe_unread(state: State) -> str:
+    """Return how many messages the program of the agent did not read, or "".
+
+    Only a hosted program can end without reading them: it has a loop of its own, and makes no
+    model call after its last step.
+    """
+    if not state.run_started.hosted:
+        return ""
+    started = run_started(State(run=state.run), state.run_started)
+    read = max((call.prompt_message_count for call in state.calls), default=0)
+    unread = [
+        index
+        for index in range(max(read, len(started.messages)), len(state.messages))
+        if state.messages[index].role == "user"
+    ]
+    if not unread:
+        return ""
+    count = len(unread)
+    return "1 message was not read" if count == 1 else f"{count} messages were not read"
 
 
 def _describe_residue(state: State) -> tuple[str, str]:

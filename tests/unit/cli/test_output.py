@@ -130,6 +130,23 @@ def test_short_ids_are_as_long_as_needed_to_differ() -> None:
     assert list(longer.values()) == ["abcdef12", "abcdef13", "nightly-1"]
 
 
+@pytest.mark.parametrize(
+    ("framework", "undeclared", "expected", "guide"),
+    [
+        ("strands", 2, "2 tools undeclared: no undo, never repeated", "host-strands.md"),
+        ("process", 0, "all tools are declared", "host-a-process.md"),
+        ("function", 0, "undeclared tools: no undo, never repeated", "host-a-function.md"),
+    ],
+)
+def test_a_hosted_run_names_its_framework_its_undeclared_tools_and_the_guide(
+    waiting: RunView, framework: str, undeclared: int, expected: str, guide: str
+) -> None:
+    view = replace(waiting, framework=framework, undeclared_tools=undeclared)
+    shown = "\n".join(map(plain_text, format_view(view, view.changed_at)))
+    assert f"hosted   from {framework}; {expected}" in shown
+    assert f"docs/guides/{guide}" in shown
+
+
 def test_a_row_shows_the_asks_or_the_failure_of_a_run(waiting: RunView) -> None:
     many = replace(waiting, asks=waiting.asks * 2)
     assert "  ! 2 to decide" in format_at(many, 80)

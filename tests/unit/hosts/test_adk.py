@@ -2,6 +2,7 @@
 
 import json
 import os
+from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -27,7 +28,8 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from pydantic import BaseModel
 
-from midrun import Completed, Failed, Midrun, Misconfigured, Paused, host, traits
+from midrun import Completed, Failed, File, Midrun, Misconfigured, Paused, host, traits
+from midrun.core.values import Json
 from midrun.hosts import HostedAgent
 from midrun.hosts.adk import AdkContext
 from midrun.ports.environment import Environment
@@ -458,24 +460,90 @@ async def test_the_worker_retries_and_not_the_framework() -> None:
         assert len(provider.exchanges) == 3
 
 
-async def test_a_request_for_confirmation_is_refused_with_the_remedy() -> None:
-    """After an approval of Midrun, the tool sees a confirmation."""
+async def ask_for_seat(row: int, tool_context: ToolContext) -> str:
+    """Book a seat."""
+    found = tool_context.tool_confirmation
+    if found is None:
+        tool_context.state["row"] = row
+        tool_context.request_confirmation(hint="Is it fine?", payload={"seat": "A"})
+        return "not yet"
+    return f"{found.confirmed} {found.payload} {tool_context.state['row']}"
 
-    async def ask(tool_context: ToolContext) -> str:
-        """Ask."""
-        if tool_context.tool_confirmation is None:
-            tool_context.request_confirmation(hint="is it fine?")
-            return "asked"
-        return f"confirmed: {tool_context.tool_confirmation.confirmed}"
 
-    agent = make_agent(lambda results: results[-1] if results else ("ask", {}), ask)
-    assert "traits(approve=True)" in (await run_agent(agent)).output
-    hosted = host(agent, tools={"ask": traits(approve=True)})
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        ("yes", "True yes 3"),
+        ({"payload": {"seat": "B"}}, "True {'seat': 'B'} 3"),
+        ("no", "False no 3"),
+        (None, "False False 3"),
+    ],
+)
+async def test_a_request_for_confirmation_is_a_question_of_the_run(
+    answer: Json, result: str
+) -> None:
+    """None: the person declines. The change of the state before the question is kept."""
+
+    def script(results: list[str]) -> Reply:
+        return results[-1] if results else ("ask_for_seat", {"row": 3})
+
+    hosted = host(make_agent(script, ask_for_seat))
+    async with Midrun("memory://", agents=[hosted]) as midrun:
+        run = await midrun.start(hosted, "Book")
+        (ask,) = (await run.until("waiting")).asks
+        assert ask.question == "Is it fine?"
+        assert ask.data == {"options": ["yes", "no"], "payload": {"seat": "A"}}
+        await (run.decline() if answer is None else run.answer(answer))
+        assert (await run.until("completed")).output == result
+
+
+async def test_a_tool_that_asks_sees_an_approval_of_midrun_as_its_confirmation() -> None:
+    def script(results: list[str]) -> Reply:
+        return results[-1] if results else ("ask_for_seat", {"row": 3})
+
+    declared = {"ask_for_seat": traits(approve=True)}
+    hosted = host(make_agent(script, ask_for_seat), context=lambda: {"row": 3}, tools=declared)
     paused = await hosted.run("Go")
     assert isinstance(paused, Paused)
     outcome = await hosted.resume(paused.checkpoint, answer=True)
     assert isinstance(outcome, Completed)
-    assert outcome.output == "confirmed: True"
+    assert outcome.output == "True None 3"
+
+
+async def test_the_result_of_a_long_running_tool_is_the_answer_of_a_person() -> None:
+    def open_ticket(title: str, tool_context: ToolContext) -> dict[str, str]:
+        """Open a ticket."""
+        tool_context.state["title"] = title
+        opened.append(title)
+        return {"status": "pending", "ticket": "T1"}
+
+    def script(results: list[str]) -> Reply:
+        return results[-1] if results else ("open_ticket", {"title": "leak"})
+
+    opened: list[str] = []
+    agent = make_agent(script, LongRunningFunctionTool(open_ticket), instruction="{title?}")
+    hosted = host(agent)
+    async with Midrun("memory://", agents=[hosted]) as midrun:
+        run = await midrun.start(hosted, "Go")
+        (ask,) = (await run.until("waiting")).asks
+        assert ask.data == {"status": {"status": "pending", "ticket": "T1"}}
+        await run.answer({"status": "approved"})
+        assert (await run.until("completed")).output == "approved"
+    assert opened == ["leak"]
+    assert "leak" in get_prompts(agent)[1].partition("[")[0]
+
+
+async def test_the_model_gets_the_image_of_a_message() -> None:
+    image = b"\x89PNG\r\n\x1a\n" + bytes(range(16))
+    async with Provider(Answer(Text("A cat."))) as provider:
+        agent = host(LlmAgent(name="viewer", model=make_gemini_model(provider.url)))
+        async with Midrun("memory://", agents=[agent]) as midrun:
+            files = [File("cat.png", "image/png", image), File("a.txt", "text/plain", b"Meow")]
+            run = await midrun.start(agent, "What is it?", files=files)
+            assert (await run.until("completed")).output == "A cat."
+        body = str(provider.exchanges[0].body)
+    assert b64encode(image).decode() in body
+    assert "Meow" in body
 
 
 class OtherAgent(BaseAgent):  # type: ignore[explicit-any]  # of its base
@@ -503,7 +571,6 @@ def make_typed_tool() -> object:
             "only LlmAgent and App are hosted",
         ),
         (lambda: make_agent(lambda _: "", make_typed_tool()), "with an input_schema"),
-        (lambda: make_agent(lambda _: "", LongRunningFunctionTool(visit)), "long-running"),
         (lambda: make_agent(lambda _: "", mode="task"), "in the mode task"),
         (
             lambda: make_agent(lambda _: "", code_executor=UnsafeLocalCodeExecutor()),

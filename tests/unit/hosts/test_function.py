@@ -7,15 +7,22 @@ from pathlib import Path
 import anyio
 import pytest
 
-from midrun import Agent, Cancelled, Completed, Failed, traits
+from midrun import Agent, Cancelled, Completed, Failed, Midrun, Paused, traits
 from midrun.core.entries import CallDone, CallProposed
 from midrun.core.ids import RunId
 from midrun.core.values import Json
 from midrun.errors import Misconfigured, StepNotDone
 from midrun.hosts import FunctionRun, ModelUsage, function
 from midrun.models import ScriptedModel, Use
-from midrun.stops import MaxSteps, MaxTokens, Stop, TextMention
-from midrun.testing.host_suite import HostSuite, OpenProvider
+from midrun.stops import MaxCost, MaxSteps, MaxTokens, Stop, TextMention
+from midrun.testing.host_suite import (
+    DONE,
+    Billing,
+    HostSuite,
+    OpenProvider,
+    ScriptedReply,
+    make_hosted_agent,
+)
 from tests.support.store_choice import get_store_url
 from tests.unit.hosts.suite_provider import open_provider
 from tests.unit.runs.conftest import OpenMidrun, opened, path
@@ -176,6 +183,64 @@ async def test_words_after_the_last_reply_are_read_before_the_run_ends(
     assert isinstance(outcome, Completed)
     assert [m["content"] for m in bench.prompts[1]] == ["go", "reply 1", "In French"]
     assert outcome.output == "reply 2"
+
+
+@pytest.mark.parametrize("control", ["redirect", "say"])
+@pytest.mark.parametrize("reads", [True, False])
+async def test_words_during_the_last_step_are_read_or_shown_as_not_read(
+    opened: OpenMidrun, reads: bool, control: str
+) -> None:
+    bench = Bench()
+    entered, go_on = anyio.Event(), anyio.Event()
+
+    async def send() -> str:
+        entered.set()
+        await go_on.wait()
+        return "sent"
+
+    @function(name="talker")
+    async def talker(run: FunctionRun, task: str) -> str:
+        await run.model(bench.ask, [{"role": "user", "content": task}])
+        await run.step("send", send)
+        unread = await run.read_messages() if reads else []
+        return ", ".join(str(message["content"]) for message in unread)
+
+    midrun = await opened(talker)
+    run = await midrun.start("talker", "go")
+    await entered.wait()
+    await getattr(run, control)("In French")
+    go_on.set()
+    view = await run.until("completed")
+    assert view.output == ("In French" if reads else "")
+    assert view.status.note == ("" if reads else "1 message was not read")
+    assert len(bench.prompts) == 1
+
+
+async def test_words_after_all_messages_were_read_are_read_as_well(
+    opened: OpenMidrun,
+) -> None:
+    """The function is run again, and its reading call is repeated."""
+    returned, go_on = anyio.Event(), anyio.Event()
+    sent: list[int] = []
+
+    async def send() -> None:
+        sent.append(1)
+
+    @function(name="talker")
+    async def talker(run: FunctionRun, task: str) -> str:
+        await run.step("send", send)
+        unread = await run.read_messages()
+        returned.set()
+        await go_on.wait()
+        return f"{task}: {', '.join(str(message['content']) for message in unread)}"
+
+    midrun = await opened(talker)
+    run = await midrun.start("talker", "go")
+    await returned.wait()
+    await run.redirect("In French")
+    go_on.set()
+    assert (await run.until("completed")).output == "go: In French"
+    assert sent == [1]
 
 
 async def test_an_approval_gates_a_step_and_a_decline_reaches_the_function(
@@ -529,3 +594,63 @@ def test_a_function_with_wrong_parameters_is_refused_by_name() -> None:
         @function(name="alone")  # type: ignore[arg-type]  # that is the point
         async def alone(_: FunctionRun) -> str:
             return ""
+
+
+# ── caps on the cost ─────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "factory",
+    ["foreign_agents:make_graph", "chat_process:make_process"],
+    ids=["graph", "process"],
+)
+async def test_a_cap_on_cost_counts_the_replies_of_a_program(
+    factory: str, tmp_path: Path
+) -> None:
+    """The price is known with the first reply: its call is made, and no other."""
+    async with open_provider(ScriptedReply(charges=(1,)), DONE) as provider:
+        made = f"tests.unit.hosts.{factory}"
+        billing = Billing(tmp_path)
+        agent = make_hosted_agent(made, provider.url, billing, stop=MaxCost(0.000_001))
+        async with Midrun("memory://", agents=[agent]) as midrun:
+            run = await midrun.start(agent, "Charge 1")
+            view = await run.until("paused", "failed")
+            assert (view.phase, view.reason) == ("paused", "cap")
+            assert view.usage.cost_usd
+            await run.resume(caps={"cost": 1.0})
+            await run.until("completed")
+        assert billing.read_effects() == [1]
+
+
+@pytest.mark.parametrize(
+    ("usage", "end"),
+    [
+        (ModelUsage(tokens=10, cost_usd=1.5), "cap"),
+        (ModelUsage(model="gpt-5.2", input_tokens=900_000, output_tokens=90_000), "cap"),
+        (ModelUsage(tokens=10), "no_price"),
+        (ModelUsage(model="unheard-of", input_tokens=9, output_tokens=9), "no_price"),
+        (None, "no_price"),
+    ],
+)
+async def test_a_cap_on_cost_counts_the_usage_that_a_function_reports(
+    usage: ModelUsage | None, end: str
+) -> None:
+    async def ask(messages: Messages) -> AsyncIterator[object]:
+        del messages
+        yield "Hello"
+        if usage is not None:
+            yield usage
+
+    async def talk(run: FunctionRun, task: str) -> str:
+        for _ in range(9):
+            await run.model(ask, [{"role": "user", "content": task}])
+        return "done"
+
+    outcome = await function(stop=MaxCost(1.0))(talk).run("Go")
+    if end == "cap":
+        assert isinstance(outcome, Paused)
+        assert outcome.reason == "cap"
+    else:
+        assert isinstance(outcome, Failed)
+        assert outcome.code == "no_price"
+        assert "Use MaxTokens" in outcome.error

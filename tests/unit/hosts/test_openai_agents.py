@@ -2,6 +2,7 @@
 
 import os
 import sys
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ from agents.tool_context import ToolContext
 from agents.tracing import Span, Trace, TracingProcessor
 from openai.types.responses.tool_param import Mcp
 
-from midrun import Completed, Failed, Midrun, Misconfigured, Paused, host, traits
+from midrun import Completed, Failed, File, Midrun, Misconfigured, Paused, host, traits
 from midrun.core.transcript import Turn
 from midrun.errors import ModelFailed
 from midrun.hosts import openai_agents_step
@@ -59,7 +60,7 @@ from tests.support.conditions import draw_no_delay
 from tests.support.providers import Answer, EarlyEnd, Gate, HttpError, Provider, Text, Thinking
 from tests.support.providers import Call as ModelCall
 from tests.support.store_choice import get_store_url
-from tests.unit.hosts.foreign_agents import make_openai_agent
+from tests.unit.hosts.foreign_agents import make_openai_agent, make_openai_chat_agent
 from tests.unit.hosts.openai_tools import block_with_context, get_process_id
 from tests.unit.hosts.suite_provider import open_provider
 from tests.unit.models.protocols import FixedTranscript
@@ -93,6 +94,30 @@ class TestContract(HostSuite):
 class TestContractOfChat(TestContract):
     agent_factory = "tests.unit.hosts.foreign_agents:make_openai_chat_agent"
     framework = "OpenAI Agents agent with Chat Completions"
+
+
+@pytest.mark.parametrize("make_agent", [make_openai_agent, make_openai_chat_agent])
+async def test_the_model_gets_the_image_and_the_pdf_of_a_message(
+    make_agent: Callable[..., object],
+) -> None:
+    async def charge(n: int) -> str:
+        return f"charged {n}"
+
+    image, pdf = b"\x89PNG\r\n\x1a\n" + bytes(range(16)), b"%PDF-1.7 the bill"
+    async with Provider(Answer(Text("A cat."))) as provider:
+        agent = host(make_agent(provider.url, charge))
+        async with Midrun("memory://", agents=[agent]) as midrun:
+            files = [
+                File("cat.png", "image/png", image),
+                File("bill.pdf", "application/pdf", pdf),
+                File("a.txt", "text/plain", b"Meow"),
+            ]
+            run = await midrun.start(agent, "What is it?", files=files)
+            assert (await run.until("completed")).output == "A cat."
+        body = str(provider.exchanges[0].body)
+    for data in (image, pdf):
+        assert b64encode(data).decode() in body
+    assert "Meow" in body
 
 
 # ── context, instructions, output ────────────────────────────────────────────

@@ -25,6 +25,7 @@ from pydantic_ai.native_tools import WebSearchTool
 
 from midrun import Agent, Completed, Failed, File, Midrun, Misconfigured, Paused, host, traits
 from midrun.cli.output import format_view
+from midrun.hosts import function
 from midrun.models import ScriptedModel, Use
 from midrun.ports.environment import Environment
 from midrun.testing.host_suite import HostSuite, OpenProvider
@@ -284,10 +285,19 @@ async def test_the_worker_retries_and_not_the_framework() -> None:
         assert len(provider.exchanges) == 2
 
 
+def make_blocking(run: object, task: str) -> str:
+    del run
+    return task
+
+
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
         (lambda: host("agent"), "not an agent of a known framework"),
+        (lambda: host(PydanticAgent), "it is a class. Pass an instance"),
+        (lambda: host(Agent("a", model=ScriptedModel([]))), "an agent of Midrun already"),
+        (lambda: host(make_blocking), "Write async def make_blocking"),
+        (lambda: function(name="a")(cast("Any", make_blocking)), "must be async"),  # type: ignore[explicit-any]
         (lambda: host(TestModel(), name="m"), "only agents are hosted"),
         (lambda: host(PydanticAgent(name="a")), "without a model"),
         (lambda: host(PydanticAgent(TestModel())), "without a name"),

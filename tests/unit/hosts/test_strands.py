@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -21,12 +22,14 @@ from strands.hooks import (
     BeforeToolCallEvent,
     HookRegistry,
 )
+from strands.interventions import Confirm, InterventionHandler
+from strands.middleware._agent_stream import AgentStreamContext, AgentStreamStage
 from strands.models.model import Model
 from strands.multiagent import Swarm
 from strands.session import FileSessionManager
 from strands.types.content import Message
 
-from midrun import Completed, Failed, Midrun, Misconfigured, Paused, host, traits
+from midrun import Completed, Failed, File, Midrun, Misconfigured, Paused, host, traits
 from midrun.core.ids import CallId
 from midrun.core.transcript import CallResult, Turn
 from midrun.core.values import Json
@@ -478,17 +481,76 @@ async def test_the_worker_retries_and_not_the_framework() -> None:
     assert looked == []
 
 
-async def test_an_interrupt_of_the_framework_is_refused_with_the_remedy() -> None:
-    def ask(event: BeforeToolCallEvent) -> None:
-        event.interrupt("approve", reason="is it fine?")
+@tool(context=True)
+async def choose_seat(row: int, tool_context: ToolContext) -> str:
+    """Choose a seat in a row."""
+    tool_context.agent.state.set("rows", [*(tool_context.agent.state.get("rows") or []), row])
+    seat = tool_context.interrupt("seat", reason={"message": "Which seat?", "row": row})
+    return f"seat {row}{seat}"
+
+
+@pytest.mark.parametrize(
+    ("decide", "result"),
+    [({"answer": "yes"}, "seat 3B"), ({"declined": True}, "CONFIRMATION_FAILED: Is 3 fine?")],
+)
+async def test_an_interrupt_of_a_tool_call_is_a_question_of_the_run(
+    decide: Mapping[str, object], result: str
+) -> None:
+    """The hook asks first, then the tool. Answers and the state reach the later attempts."""
+
+    class Confirmation(InterventionHandler):
+        name = "confirmation"
+
+        async def before_tool_call(self, event: BeforeToolCallEvent) -> Confirm:
+            return Confirm(prompt=f"Is {event.tool_use['input']['row']} fine?")
 
     def script(results: list[str]) -> Reply:
-        return results[-1] if results else ("visit", {"place": "Rome"})
+        return results[-1] if results else ("choose_seat", {"row": 3})
 
-    agent = make_agent(script, visit, hooks=[ask])
-    outcome = await host(agent, name="a", context=lambda: {"customer": "ada"}).run("Go")
-    assert isinstance(outcome, Completed)
-    assert "traits(approve=True)" in outcome.output
+    async def read_state(event: AfterToolCallEvent) -> None:
+        rows.append(event.agent.state.get("rows"))
+
+    rows: list[object] = []
+    agent = make_agent(script, choose_seat, interventions=[Confirmation()], hooks=[read_state])
+    hosted = host(agent, name="clerk")
+    async with Midrun("memory://", agents=[hosted]) as midrun:
+        run = await midrun.start(hosted, "Book")
+        view = await run.until("waiting")
+        assert [ask.question for ask in view.asks] == ["Is 3 fine?"]
+        if "declined" in decide:
+            await run.decline()
+        else:
+            await run.answer("yes")
+            view = await run.until("waiting")
+            assert [ask.question for ask in view.asks] == ["Which seat?"]
+            await run.answer("B")
+        assert result in (await run.until("completed")).output
+    assert rows[-1] == (None if "declined" in decide else [3, 3])
+
+
+async def test_an_interrupt_before_a_model_call_is_refused_with_the_remedy() -> None:
+    def ask(context: AgentStreamContext) -> AgentStreamContext:
+        context.interrupt("approve", reason="is it fine?")
+        return context
+
+    agent = make_agent(lambda _: "")
+    agent.add_middleware(AgentStreamStage.Input, ask)
+    outcome = await host(agent, name="a").run("Go")
+    assert isinstance(outcome, Failed)
+    assert "traits(approve=True)" in outcome.error
+
+
+async def test_the_model_gets_the_image_of_a_message() -> None:
+    image = b"\x89PNG\r\n\x1a\n" + bytes(range(16))
+    async with Provider(Answer(Text("A cat."))) as provider:
+        agent = host(StrandsAgent(make_strands_model(provider.url)), name="viewer")
+        async with Midrun("memory://", agents=[agent]) as midrun:
+            files = [File("cat.png", "image/png", image), File("a.txt", "text/plain", b"Meow")]
+            run = await midrun.start(agent, "What is it?", files=files)
+            assert (await run.until("completed")).output == "A cat."
+        body = str(provider.exchanges[0].body)
+    assert b64encode(image).decode() in body
+    assert "Meow" in body
 
 
 def make_session(tmp_path: Path) -> Mapping[str, object]:

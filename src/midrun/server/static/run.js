@@ -49,8 +49,9 @@ const TITLE_SYMBOLS = /** @type {Record<string, string>} */ ({
 });
 
 const FINISHED_PHASES = new Set(["completed", "cancelled"]);
-/** The guide about agents of other frameworks. */
-const HOSTING_GUIDE = "https://github.com/midrun/midrun/tree/main/docs/guides";
+const GUIDES = "https://github.com/midrun/midrun/blob/main/docs/guides";
+/** Hosts whose tools are known only when they are called. */
+const UNLISTED_FRAMEWORKS = new Set(["function", "langgraph"]);
 
 /** A longer task is cut, and shown in full on request. */
 const TASK_MAX_CHARS = 240;
@@ -364,9 +365,12 @@ function renderFacts({ api, events }, run) {
 
 /** Name the framework of a hosted agent, and the tools that Midrun knows nothing about. @param {import("./run-store.js").Run} run */
 function renderHosting({ framework, undeclared_tools: count }) {
-  const tools = count ? `${formatCount(count, "tool")} undeclared: no undo, never repeated` : "all tools are declared";
+  const unlisted = UNLISTED_FRAMEWORKS.has(framework) ? "undeclared tools: no undo, never repeated" : "all tools are declared";
+  const tools = count ? `${formatCount(count, "tool")} undeclared: no undo, never repeated` : unlisted;
+  const name = ["function", "process"].includes(framework) ? `a-${framework}` : framework;
+  const guide = `${GUIDES}/host-${name}.md`;
   return html`<span
-    >hosted from ${framework}; <a href=${HOSTING_GUIDE} target="_blank" rel="noopener noreferrer">${tools}</a></span
+    >hosted from ${framework}; <a href=${guide} target="_blank" rel="noopener noreferrer">${tools}</a></span
   >`;
 }
 
