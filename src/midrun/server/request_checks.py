@@ -157,6 +157,15 @@ def parse_origin(setting: str, url: str) -> str:
     return f"{scheme}://{name}{suffix}"
 
 
+def parse_push_origins(push_to: Collection[str]) -> frozenset[str]:
+    """Return the origins to which notifications of A2A may be sent.
+
+    Raises:
+        Misconfigured: an item is not an origin.
+    """
+    return frozenset(parse_origin("push_to", url) for url in push_to)
+
+
 def apply_public_scheme(scope: Scope, address: ServerAddress) -> Scope:
     """Return `scope` with the scheme of `public_url` if the request was sent to its host.
 

@@ -377,4 +377,5 @@ ENDPOINTS: Final = (
     _get_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest, None),
     replace(_protocol_endpoint("/mcp", handle_mcp), role="viewer"),  # tools check the role
     _protocol_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest, takes_files=True),
+    replace(_protocol_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest), method="DELETE"),
 )
