@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Scope, Send
 
@@ -164,6 +165,12 @@ def parse_push_origins(push_to: Collection[str]) -> frozenset[str]:
         Misconfigured: an item is not an origin.
     """
     return frozenset(parse_origin("push_to", url) for url in push_to)
+
+
+def make_base_url(request: Request) -> str:
+    """Return the address of the server, as the client knows it."""
+    host, scope = request.headers.get("host", ""), request.scope
+    return f"{scope['scheme']}://{host}{mount_path(scope)}"
 
 
 def apply_public_scheme(scope: Scope, address: ServerAddress) -> Scope:

@@ -61,7 +61,6 @@ from midrun.server.a2a.tasks import (
     TASK_STATES,
     context_id_of,
     final_artifacts,
-    make_base_url,
     make_card,
     make_shown_artifact,
     metadata_of,
@@ -79,6 +78,7 @@ from midrun.server.chat_threads import (
     start_run,
 )
 from midrun.server.problem_details import HttpProblem, to_problem
+from midrun.server.request_checks import make_base_url
 from midrun.server.request_context import RequestContext
 
 CONTEXT_SCOPE_KEY: Final = "midrun.visit"

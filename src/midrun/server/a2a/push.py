@@ -41,8 +41,8 @@ from midrun.followers.worker import PendingRun, RetryLater
 from midrun.ports.follower_cursors import FollowerCursor
 from midrun.ports.push_targets import HasPushTargets, PushTarget, PushTargets
 from midrun.ports.store import Store
-from midrun.server.a2a.tasks import make_base_url, to_task
-from midrun.server.request_checks import parse_push_origins
+from midrun.server.a2a.tasks import to_task
+from midrun.server.request_checks import make_base_url, parse_push_origins
 from midrun.server.request_context import RequestContext
 
 CONFIGS_MAX_PER_TASK: Final = 10

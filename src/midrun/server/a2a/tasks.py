@@ -39,7 +39,7 @@ from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
 from midrun.ports.environment import ID_BYTES
 from midrun.server.a2a import A2A_PATH_PREFIX, PAUSE_METHOD
-from midrun.server.request_checks import mount_path
+from midrun.server.request_checks import make_base_url
 from midrun.text.report import build_report
 from midrun.text.status import describe_hold
 
@@ -62,12 +62,6 @@ INPUT_MODES: Final = (
 """The common media types that an agent is given; others of these kinds are taken, too."""
 
 OUTPUT_MODES: Final = ("text/plain", "text/markdown", "application/json")
-
-
-def make_base_url(request: Request) -> str:
-    """Return the address of the server, as the client knows it."""
-    host, scope = request.headers.get("host", ""), request.scope
-    return f"{scope['scheme']}://{host}{mount_path(scope)}"
 
 
 def card_to_json(request: Request, agent: Agent, *, has_push: bool) -> dict[str, object]:
