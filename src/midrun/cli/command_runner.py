@@ -48,6 +48,7 @@ OPTION_BY_ARGUMENT: Final = {
     "phase": "--phase",
     "port": "--port",
     "public_url": "--public-url",
+    "push_to": "--a2a-push-to",
     "root_path": "--root-path",
     "scope": "--scope",
     "store": "--store",

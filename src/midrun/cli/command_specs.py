@@ -258,6 +258,12 @@ _SERVE_OPTIONS: Final = (
         kind="list",
     ),
     Arg(
+        "--a2a-push-to",
+        "https://hooks.example: clients of A2A may have notifications sent there",
+        "ORIGIN",
+        kind="list",
+    ),
+    Arg(
         "--unsigned-checkpoints",
         "let operators import checkpoints without a signature",
         kind="flag",

@@ -134,14 +134,16 @@ def _choose_engine(args: Namespace) -> Literal["local"] | RunPlacement | None:
 
 @asynccontextmanager
 async def open_with_followers(
-    args: Namespace, midrun: Midrun, out: CommandOutput
+    args: Namespace, midrun: Midrun, out: CommandOutput, *others: Follower
 ) -> AsyncIterator[Metrics | None]:
     """Open `midrun` with the followers that the options ask for; yield its metrics, if any.
+
+    `others` are followers besides those of the common options.
 
     Raises:
         Misconfigured: an address or a secret is invalid, or a package is missing.
     """
-    followers = _build_followers(args, midrun)
+    followers = [*_build_followers(args, midrun), *others]
     metrics = _build_metrics(args, midrun, [follower.name for follower in followers])
     with ExitStack() as stack:
         if args.metrics and metrics is not None:
@@ -294,6 +296,7 @@ def check_service(args: Namespace) -> None:
     has_credential = args.token is not None or _build_auth(args) is not None
     check_exposure(args.host, has_credential=has_credential, is_named=bool(hosts or public))
     parse_address(hosts, args.allow_origin or (), public)
+    _build_push(args)
     _build_network(args).check()
     build_limits(args)
 
@@ -367,6 +370,17 @@ def _build_oidc(args: Namespace) -> "Auth":
     )
 
 
+def _build_push(args: Namespace) -> list[Follower]:
+    """Return the follower that sends the push notifications of A2A, if an origin is allowed."""
+    if not args.a2a_push_to:
+        return []
+    try:
+        from midrun.server.a2a.push import PushNotifications  # noqa: PLC0415 - needs its extra
+    except ImportError as error:
+        raise Misconfigured("--a2a-push-to", f"install midrun[a2a] ({error})") from error
+    return [PushNotifications(args.a2a_push_to)]
+
+
 def _build_network(args: Namespace) -> "Network":
     from midrun.server import Network  # noqa: PLC0415 - needs the extra `server`
 
@@ -382,7 +396,8 @@ def _build_network(args: Namespace) -> "Network":
 async def serve(args: Namespace, out: CommandOutput) -> int:
     """Serve an app over HTTP until interrupted."""
     require_server()
-    from midrun.server import serve as listen  # noqa: PLC0415 - needs the extra `server`
+    from midrun.server import Bridges  # noqa: PLC0415 - needs the extra `server`
+    from midrun.server import serve as listen  # noqa: PLC0415 - as above
 
     auth, limits = _build_auth(args), build_limits(args)
     agents = load_agents(args.app)
@@ -392,7 +407,7 @@ async def serve(args: Namespace, out: CommandOutput) -> int:
     # uvicorn raises the signal that stopped it once more. This receiver catches it, so that the
     # process still stands down from its runs.
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM):
-        async with open_with_followers(args, midrun, out) as metrics:
+        async with open_with_followers(args, midrun, out, *_build_push(args)) as metrics:
             await _warn_of_waiting_runs(midrun, agents, args, out)
             await listen(
                 midrun,
@@ -403,6 +418,7 @@ async def serve(args: Namespace, out: CommandOutput) -> int:
                 allow_hosts=args.allow_host or (),
                 allow_origins=args.allow_origin or (),
                 limits=limits,
+                bridges=Bridges(push_to=tuple(args.a2a_push_to or ())),
                 unsigned_checkpoints=args.unsigned_checkpoints,
                 public_url=args.public_url,
                 network=_build_network(args),

@@ -8,8 +8,9 @@ import base64
 import binascii
 import hmac
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from hashlib import sha256
 from typing import Final
@@ -181,6 +182,83 @@ log = logging.getLogger("midrun.followers")
 _HTTP_LOG: Final = logging.getLogger("httpx2")
 
 
+class WebhookPoster:
+    """Posts deliveries; follows no redirect, reads no reply, and logs no address."""
+
+    def __init__(self, timeout: timedelta = WEBHOOK_TIMEOUT) -> None:
+        self._timeout_s = timeout.total_seconds()
+        self._client: httpx2.AsyncClient | None = None
+        self._urls: Counter[str] = Counter()  # of the requests in progress
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Keep an HTTP client, and its connections, while the context is open."""
+        client = httpx2.AsyncClient(
+            timeout=self._timeout_s, follow_redirects=False, headers={"User-Agent": "midrun"}
+        )
+        async with client:
+            self._client = client
+            _HTTP_LOG.addFilter(self._may_be_logged)
+            try:
+                yield
+            finally:
+                _HTTP_LOG.removeFilter(self._may_be_logged)
+                self._client = None
+
+    def _may_be_logged(self, record: logging.LogRecord) -> bool:
+        """Tell whether a log record of the HTTP client is free of the addresses.
+
+        Many receivers put a secret into the address, and knowing it is enough to post there.
+        """
+        args = record.args
+        return not isinstance(args, tuple) or self._urls.keys().isdisjoint(map(str, args))
+
+    async def post(self, url: str, delivery: Delivery, headers: Mapping[str, str]) -> None:
+        """Send one delivery.
+
+        Raises:
+            RetryLater: there was no 2xx reply.
+        """
+        assert self._client is not None, "post is called only while the context is open"
+        self._urls[url] += 1
+        try:
+            request = self._client.build_request(
+                "POST", url, content=delivery.body, headers=dict(headers)
+            )
+            # Streamed and closed unread: only the status matters, and a body could be endless.
+            reply = await self._client.send(request, stream=True)
+            await reply.aclose()
+        except httpx2.HTTPError as error:
+            raise RetryLater(type(error).__name__, delivery.seq) from error
+        finally:
+            self._urls -= Counter([url])
+        if not reply.is_success:
+            raise RetryLater(f"status {reply.status_code}", delivery.seq, _retry_after_s(reply))
+
+
+def parse_webhook_url(url: str) -> tuple[str, str]:
+    """Return an address as it is sent to, and its scheme, host and port.
+
+    Raises:
+        ValueError: it is not an http or https address, or it has a user name or a password.
+    """
+    try:
+        parts, sent_to = urlsplit(url), httpx2.URL(url)
+    except httpx2.InvalidURL as error:
+        raise ValueError(f"the address is not a URL: {error}") from None
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError("the address must begin with https:// or http:// and name a host")
+    # Two parsers: if they disagree about the host, the one that sends is not trusted.
+    host = sent_to.raw_host.decode("ascii")
+    if parts.username is not None or parts.password is not None or sent_to.userinfo:
+        raise ValueError("the address must not have a user name or a password")
+    if host.strip("[]") != parts.hostname or sent_to.port not in {parts.port, None}:
+        raise ValueError("the host of the address must be written in its usual form")
+    port = f":{sent_to.port}" if sent_to.port is not None else ""
+    name = f"[{host}]" if ":" in host else host
+    return str(sent_to), f"{sent_to.scheme}://{name}{port}"
+
+
 class Webhook:
     """A `Follower` that posts the state changes of runs to `url`.
 
@@ -219,31 +297,12 @@ class Webhook:
         self.attempts = attempts
         self._url = str(sent_to)
         self._key = decode_secret(secret)
-        self._timeout_s = timeout.total_seconds()
+        self._poster = WebhookPoster(timeout)
         self._clock = (outside or Environment()).clock
-        self._client: httpx2.AsyncClient | None = None
 
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
+    def open(self) -> AbstractAsyncContextManager[None]:
         """Keep an HTTP client, and its connections, while the context is open."""
-        client = httpx2.AsyncClient(
-            timeout=self._timeout_s, follow_redirects=False, headers={"User-Agent": "midrun"}
-        )
-        async with client:
-            self._client = client
-            _HTTP_LOG.addFilter(self._may_be_logged)
-            try:
-                yield
-            finally:
-                _HTTP_LOG.removeFilter(self._may_be_logged)
-                self._client = None
-
-    def _may_be_logged(self, record: logging.LogRecord) -> bool:
-        """Tell whether a log record of the HTTP client is free of the address.
-
-        Many receivers put a secret into the address, and knowing it is enough to post there.
-        """
-        return not isinstance(record.args, tuple) or self._url not in map(str, record.args)
+        return self._poster.open()
 
     async def deliver(self, pending: PendingRun) -> FollowerCursor:
         """Send the first delivery of `pending` and return the cursor after it."""
@@ -253,26 +312,15 @@ class Webhook:
             # A child run is a part of its parent's work: the parent waits, or ends, with it.
             if event_type(record.entry) and not pending.row.head.parent:
                 next_delivery = build_delivery(
-                    pending.run, record, await _load_state_at(pending, record)
+                    pending.run, record, await load_state_at(pending, record)
                 )
                 await self._send(next_delivery)
                 return FollowerCursor(run=pending.run, seq=record.seq)
         return FollowerCursor(run=pending.run, seq=pending.records[-1].seq)
 
     async def _send(self, delivery: Delivery) -> None:
-        assert self._client is not None, "deliver is called only while the context is open"
         headers = sign_headers(delivery, self._key, self._clock())
-        try:
-            request = self._client.build_request(
-                "POST", self._url, content=delivery.body, headers=headers
-            )
-            # Streamed and closed unread: only the status matters, and a body could be endless.
-            reply = await self._client.send(request, stream=True)
-            await reply.aclose()
-        except httpx2.HTTPError as error:
-            raise RetryLater(type(error).__name__, delivery.seq) from error
-        if not reply.is_success:
-            raise RetryLater(f"status {reply.status_code}", delivery.seq, _retry_after_s(reply))
+        await self._poster.post(self._url, delivery, headers)
 
 
 def _retry_after_s(reply: httpx2.Response) -> float:
@@ -283,7 +331,7 @@ def _retry_after_s(reply: httpx2.Response) -> float:
         return 0.0  # a date: use the normal delay
 
 
-async def _load_state_at(pending: PendingRun, record: Record) -> State:
+async def load_state_at(pending: PendingRun, record: Record) -> State:
     """Return the state of the run right after `record`."""
     # The record is usually the last one, and loading the current state is cheap thanks to
     # snapshots. Otherwise fold the journal up to the record, in a thread: it may be long.

@@ -129,7 +129,7 @@ def make_view(
         changed_at=state.at,
         usage=_make_usage(state.meter),
         stop="" if state.stop is None else str(state.stop),
-        caps=_list_caps(state),
+        caps=list_caps(state),
         frames=_list_frames(state),
         frames_max=spec.frame_depth,
         asks=make_ask_views(state),
@@ -183,7 +183,8 @@ def list_open_asks(state: State) -> tuple[OpenAsk, ...]:
     )
 
 
-def _list_caps(state: State) -> tuple[CapView, ...]:
+def list_caps(state: State) -> tuple[CapView, ...]:
+    """Return the caps of a run in `state`, with the amounts used."""
     cap_views: list[CapView] = []
     for name, (used, bound) in measure_caps(state.stop, state.meter_with_time).items():
         scale = CAP_SCALES.get(name, 1)  # cost and time are stored in millionths

@@ -29,10 +29,11 @@ from midrun.agents.outcome import make_ask_views
 from midrun.core.ids import CallId, RunId, Seq
 from midrun.core.state import State
 from midrun.core.transcript import CallResult, Transcript, Turn
-from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, FileRef, Json, Phase
+from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Actor, FileRef, Json, Phase
 from midrun.runs.control_bodies import ID_MAX_CHARS
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
+from midrun.runs.views import list_caps
 from midrun.server.chat_threads import (
     FIRST_SEQ,
     ONLY_FILES_TEXT,
@@ -49,6 +50,7 @@ from midrun.server.chat_threads import (
     stop_quietly,
 )
 from midrun.server.feed_routes import SseWriter
+from midrun.server.overlays import build_permitted_buttons
 from midrun.server.problem_details import HttpProblem
 from midrun.server.request_checks import mount_path
 from midrun.server.request_context import RequestContext, json_response
@@ -192,6 +194,7 @@ async def list_messages(context: RequestContext) -> Response:
     if messages and messages[-1]["role"] == "assistant":
         parts = messages[-1]["parts"]
         assert isinstance(parts, list)
+        parts.extend(ControlParts(context.actor).translate(state))
         parts.append(await make_view_chunk(context, row.run, state))
     return json_response({"messages": messages})
 
@@ -294,9 +297,13 @@ class MessageStream(ChatStream):
         await self._write(writer, {"type": "start", "messageId": message_id})
         after = self._begins_at - 1 if seen is None else seen.seq
         reply = ReplyEvents(self._context, run, after)
+        controls = ControlParts(self._context.actor)
         async with aclosing(reply.follow()) as events:
             async for event in events:
                 await self._write(writer, *translator.translate(event))
+                # The consequences are those of this moment: not of entries that are replayed.
+                if isinstance(event, ev.EntryEvent) and event.seq >= now.seq:
+                    await self._write(writer, *controls.translate(reply.state))
         view = await make_view_chunk(self._context, run.id, reply.state)
         await self._write(writer, *translator.close(), view)
         await self._write(writer, *make_final_chunks(reply.state))
@@ -315,6 +322,25 @@ async def make_view_chunk(context: RequestContext, run: RunId, state: State) -> 
     root = mount_path(context.request.scope)
     data = {"run": to_wire(shown), "control_url": f"{root}/v1/runs/{run}"}
     return {"type": "data-midrun", "id": "run", "data": data}
+
+
+class ControlParts:
+    """Makes the parts for caps and for the consequences of each control, when they change."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._sent: dict[str, object] = {}
+
+    def translate(self, state: State) -> Iterator[Chunk]:
+        """Yield the parts that differ in `state`; each replaces the one before."""
+        data = {
+            "caps": {"caps": to_wire(list_caps(state))},
+            "consequences": to_wire(build_permitted_buttons(state, self._actor)),
+        }
+        for name, value in data.items():
+            if self._sent.get(name) != value:
+                self._sent[name] = value
+                yield {"type": f"data-{name}", "id": name, "data": value}
 
 
 class ChunkTranslator:

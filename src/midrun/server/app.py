@@ -257,7 +257,7 @@ class App:
             # Pages and cards are public: they hold no data of any run.
             if (page := _find_page(request)) is not None:
                 return page
-            if (card := find_card(request, self._server.mid.agents)) is not None:
+            if (card := find_card(request, self._server)) is not None:
                 return card
             signed_in = await admin.answer_browser_sign_in(request, self._server, audit)
             if signed_in is not None:

@@ -97,7 +97,6 @@ class Overlays:
         entered = await self._find_phase_entry(state)
         open_asks = [state.asks[number - 1] for number in state.open_asks]
         decidable = tuple(ask.id for ask in open_asks if may_decide(actor, ask))
-        buttons = build_buttons(state)
         return RunOverlay(
             seq=state.seq,
             now=now,
@@ -110,10 +109,7 @@ class Overlays:
                 worker_count=len(holders),
                 halt=halt,
             ),
-            controls={
-                name: _permit_button(actor, button)
-                for name, button in (mark_worker_lost(buttons) if lost else buttons).items()
-            },
+            controls=build_permitted_buttons(state, actor, worker_lost=lost),
             decidable_asks=decidable,
             elapsed=state.worked_micros / 1e6 + max(now - state.at, 0) / 1e6 * working,
             working=working,
@@ -216,6 +212,17 @@ def _address_status(
         return status
     word = "Waiting for you" if may_decide_ask else "Waiting for another person"
     return replace(status, word=word, announcement=f"{word}: {status.note}")
+
+
+def build_permitted_buttons(
+    state: State, actor: Actor, *, worker_lost: bool = False
+) -> dict[str, Button]:
+    """Return the buttons of a run in `state` for `actor`, each with its consequence now."""
+    buttons = build_buttons(state)
+    return {
+        name: _permit_button(actor, button)
+        for name, button in (mark_worker_lost(buttons) if worker_lost else buttons).items()
+    }
 
 
 def _permit_button(actor: Actor, button: Button) -> Button:

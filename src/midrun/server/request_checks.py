@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Scope, Send
 
@@ -155,6 +156,21 @@ def parse_origin(setting: str, url: str) -> str:
     scheme, name, port = found.groups()
     suffix = "" if port is None or int(port) == _DEFAULT_PORTS[scheme] else f":{port}"
     return f"{scheme}://{name}{suffix}"
+
+
+def parse_push_origins(push_to: Collection[str]) -> frozenset[str]:
+    """Return the origins to which notifications of A2A may be sent.
+
+    Raises:
+        Misconfigured: an item is not an origin.
+    """
+    return frozenset(parse_origin("push_to", url) for url in push_to)
+
+
+def make_base_url(request: Request) -> str:
+    """Return the address of the server, as the client knows it."""
+    host, scope = request.headers.get("host", ""), request.scope
+    return f"{scope['scheme']}://{host}{mount_path(scope)}"
 
 
 def apply_public_scheme(scope: Scope, address: ServerAddress) -> Scope:

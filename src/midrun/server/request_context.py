@@ -61,6 +61,7 @@ from midrun.server.quotas import (
     UsedQuota,
     find_retry_after_s,
 )
+from midrun.server.request_checks import parse_push_origins
 from midrun.server.run_views import RunViews
 from midrun.server.schemas import encode_wire, normalize_integers
 
@@ -123,12 +124,16 @@ class Bridges(Struct, frozen=True, kw_only=True):
     a closed tab looks the same. `pause_as` is how a pause is sent to AG-UI: as an interrupt, or
     as a successful end; `auto` chooses by the client's protocol version. `stop` is the control
     that the stop button of CopilotKit and the stop route of the AI SDK send.
+
+    `push_to` are the origins (`https://hooks.example`) to which clients of A2A may have push
+    notifications sent. Run `midrun.server.a2a.push.PushNotifications` with the same origins.
     """
 
     on_disconnect: Literal["pause", "cancel", "continue"] = "pause"
     grace_s: float = 10.0
     pause_as: Literal["auto", "interrupt", "success"] = "auto"
     stop: Literal["pause", "cancel"] = "pause"
+    push_to: tuple[str, ...] = ()
 
 
 class MetricsSource(Protocol):
@@ -195,6 +200,7 @@ class ServerState:
     ) -> None:
         self.mid = mid
         self.bridges = bridges
+        self.push_origins = parse_push_origins(bridges.push_to)
         self.chat_streams = ChatStreamCounter()
         self.auth = auth
         self.limits = limits

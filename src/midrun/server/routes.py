@@ -369,12 +369,15 @@ ENDPOINTS: Final = (
     _protocol_endpoint("/ai/{agent}/{chat}/stop", ai_sdk.stop_chat),
     _get_endpoint(f"{OPENAI_PATH}/models", chat_completions.list_models, None),
     _get_endpoint(f"{OPENAI_PATH}/models/{{agent}}", chat_completions.show_model, None),
-    _protocol_endpoint(f"{OPENAI_PATH}/chat/completions", chat_completions.create_completion),
-    _protocol_endpoint(f"{OPENAI_PATH}/responses", responses.create_response),
+    _protocol_endpoint(
+        f"{OPENAI_PATH}/chat/completions", chat_completions.create_completion, takes_files=True
+    ),
+    _protocol_endpoint(f"{OPENAI_PATH}/responses", responses.create_response, takes_files=True),
     _get_endpoint(_RESPONSE_PATH, responses.show_response, None),
     _protocol_endpoint(f"{_RESPONSE_PATH}/cancel", responses.cancel_response),
     _protocol_endpoint("/a2a/{agent}", a2a.handle_rpc, takes_files=True),
     _get_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest, None),
     replace(_protocol_endpoint("/mcp", handle_mcp), role="viewer"),  # tools check the role
     _protocol_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest, takes_files=True),
+    replace(_protocol_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest), method="DELETE"),
 )

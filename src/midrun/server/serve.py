@@ -26,7 +26,7 @@ from midrun.server.app import App, app
 from midrun.server.auth import Auth, token_for, token_in
 from midrun.server.connections import BoundedListener, Connections, make_protocol
 from midrun.server.limits import Limits
-from midrun.server.request_context import MetricsSource
+from midrun.server.request_context import Bridges, MetricsSource
 
 DEFAULT_PORT: Final = 8700
 LISTEN_BACKLOG: Final = 2048
@@ -96,6 +96,7 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
     public_url: str | None = None,
     network: Network = _DEFAULT_NETWORK,
     limits: Limits | None = None,
+    bridges: Bridges | None = None,
     session_key: bytes | None = None,
     unsigned_checkpoints: bool = False,
     metrics: MetricsSource | None = None,
@@ -125,6 +126,7 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
         allow_origins=allow_origins,
         public_url=public_url,
         limits=limits,
+        bridges=bridges,
         session_key=session_key,
         unsigned_checkpoints=unsigned_checkpoints,
         metrics=metrics,
@@ -138,10 +140,14 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
         # A code makes its reader an operator, and this line may go to a log. So there is none
         # if a token is configured: the people who may sign in have that token.
         code = f"#code={asgi_app.code()}" if is_own_token else ""
-        # Below a prefix the final slash matters: the links of the page are relative to it.
-        slash = "/" if code or network.root_path else ""
-        say(f"{base.rstrip('/')}{network.root_path}{slash}{code}")
+        say(_format_link(base, network.root_path, code))
         await server.serve(sockets=[listening])
+
+
+def _format_link(base: str, root_path: str, code: str) -> str:
+    # Below a prefix the final slash matters: the links of the page are relative to it.
+    slash = "/" if code or root_path else ""
+    return f"{base.rstrip('/')}{root_path}{slash}{code}"
 
 
 def check_exposure(host: str, *, has_credential: bool, is_named: bool) -> None:

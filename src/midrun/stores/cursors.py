@@ -1,4 +1,4 @@
-"""Follower cursors in memory, and the checks that all stores make on a cursor."""
+"""Follower cursors and push targets in memory, and the checks that all stores make on them."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -10,8 +10,14 @@ from midrun.core.values import RESTING_PHASES
 from midrun.errors import RunNotFound
 from midrun.ports.environment import Clock
 from midrun.ports.follower_cursors import NOTE_MAX_CHARS, FollowerCursor
+from midrun.ports.push_targets import (
+    TARGET_BODY_MAX_BYTES,
+    TARGET_ID_MAX_CHARS,
+    PushTarget,
+)
 from midrun.ports.store import RunRow
 from midrun.stores import validation
+from midrun.stores.encryption import PayloadCipher
 
 
 def check_cursor(follower: str, cursor: FollowerCursor) -> None:
@@ -106,3 +112,43 @@ class MemoryFollowerCursors:
 
 def _get_sort_key(found: tuple[Micros, int, RunRow]) -> tuple[Micros, int]:
     return found[:2]
+
+
+def check_push_target(run: RunId, target: PushTarget) -> None:
+    """Refuse a push target that no store can keep."""
+    validation.check_run_id(run)
+    validation.check_text("id", target.id)
+    if not 0 < len(target.id) <= TARGET_ID_MAX_CHARS:
+        raise ValueError(f"id must have 1 to {TARGET_ID_MAX_CHARS} characters: {target.id!r}")
+    if not 0 < len(target.body) <= TARGET_BODY_MAX_BYTES:
+        problem = f"body must have 1 to {TARGET_BODY_MAX_BYTES} bytes, got {len(target.body)}"
+        raise ValueError(problem)
+
+
+class MemoryPushTargets:
+    """Keep push targets in a dictionary."""
+
+    def __init__(self, cipher: PayloadCipher) -> None:
+        self._cipher = cipher
+        self._bodies: dict[RunId, dict[str, bytes]] = {}
+
+    async def put_target(self, run: RunId, target: PushTarget) -> None:
+        await checkpoint()
+        check_push_target(run, target)
+        body = self._cipher.encrypt_target(run, target.body)
+        self._bodies.setdefault(run, {})[target.id] = body
+
+    async def list_targets(self, run: RunId) -> Sequence[PushTarget]:
+        await checkpoint()
+        return [
+            PushTarget(id=name, body=self._cipher.decrypt_target(run, body))
+            for name, body in sorted(self._bodies.get(run, {}).items())
+        ]
+
+    async def remove_target(self, run: RunId, target_id: str) -> None:
+        await checkpoint()
+        self._bodies.get(run, {}).pop(target_id, None)
+
+    def remove_run(self, run: RunId) -> None:
+        """Remove the targets of a deleted run."""
+        self._bodies.pop(run, None)

@@ -320,6 +320,28 @@ class PayloadCipher:
             raise JournalCorrupt(run, SEQ_ZERO, problem)
         return body
 
+    def encrypt_target(self, run: RunId, body: bytes) -> bytes:
+        """Encrypt the body of a push target."""
+        return self._encrypt_blob(b"push", run.encode(), body)
+
+    def decrypt_target(self, run: RunId, stored: bytes) -> bytes:
+        """Return the body of a push target.
+
+        Raises:
+            JournalKeyMissing: it is encrypted with a key that this process does not have.
+            JournalCorrupt: it cannot be decrypted.
+        """
+        if not stored.startswith(BLOB_MARK):
+            return stored  # it was stored without encryption
+        key_id, _ = _split_blob(stored)
+        if key_id not in self._keys:
+            raise JournalKeyMissing(run, SEQ_ZERO, key_id)
+        body = self._decrypt_blob(b"push", run.encode(), stored)
+        if body is None:
+            problem = "a push target cannot be decrypted: it was changed"
+            raise JournalCorrupt(run, SEQ_ZERO, problem)
+        return body
+
     def encrypt_snapshot(self, run: RunId, body: bytes) -> bytes:
         """Encrypt the body of a snapshot."""
         return self._encrypt_blob(b"snapshot", run.encode(), body)

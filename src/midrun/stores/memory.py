@@ -27,6 +27,7 @@ from midrun.errors import CursorRefused, FileMissing, RunNotFound, StoreClosed, 
 from midrun.ports.audit import AuditEntry
 from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.follower_cursors import FollowerCursors
+from midrun.ports.push_targets import PushTargets
 from midrun.ports.store import (
     ALL_RUNS,
     AppendResult,
@@ -45,7 +46,7 @@ from midrun.ports.store import (
     select_limits,
 )
 from midrun.stores import validation
-from midrun.stores.cursors import MemoryFollowerCursors
+from midrun.stores.cursors import MemoryFollowerCursors, MemoryPushTargets
 from midrun.stores.deletion import (
     check_delete,
     check_ended_query,
@@ -119,6 +120,7 @@ class MemoryStore(JournalStore):
         self._beats: dict[str, _HolderBeat] = {}
         self._files: dict[str, bytes] = {}
         self._watchers = Watchers()
+        self._push_targets = MemoryPushTargets(cipher)
         self._cursors = MemoryFollowerCursors(
             lambda: [k.row for k in self._runs.values()], clock
         )
@@ -430,6 +432,7 @@ class MemoryStore(JournalStore):
         self._numbers_of_deleted[row.run] = stored_run.number
         del self._runs[row.run]
         self._cursors.remove_run(row.run)
+        self._push_targets.remove_run(row.run)
         used = {key for other in self._runs.values() for key in other.file_hashes}
         for key in stored_run.file_hashes - used:
             self._files.pop(key, None)
@@ -467,6 +470,9 @@ class MemoryStore(JournalStore):
 
     def follower_cursors(self) -> FollowerCursors:
         return self._cursors
+
+    def push_targets(self) -> PushTargets:
+        return self._push_targets
 
     async def close(self) -> None:
         self._closed = True

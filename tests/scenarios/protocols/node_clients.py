@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -128,6 +128,15 @@ class AiSdkClient(NodeClient):
     async def wait_for_text(self, text: str) -> None:
         """Wait until the newest message contains `text`."""
         while not self.messages or text not in self.get_text():
+            await self.read_change()
+
+    async def wait_for_data(self, kind: str, is_expected: Callable[[JsonObject], bool]) -> None:
+        """Wait until the newest message has a part `data-KIND` with the expected data."""
+        while True:
+            parts = self.parts if self.messages else []
+            found = [part["data"] for part in parts if part["type"] == f"data-{kind}"]
+            if found and isinstance(found[0], dict) and is_expected(found[0]):
+                return
             await self.read_change()
 
     @property

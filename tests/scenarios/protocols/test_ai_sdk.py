@@ -13,9 +13,10 @@ from midrun.core.entries import PauseRequested
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
+from midrun.stops import MaxSteps, MaxToolCalls
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.protocols.conftest import ServeAgent, open_http_client
-from tests.scenarios.protocols.node_clients import run_ai_sdk
+from tests.scenarios.protocols.node_clients import JsonObject, run_ai_sdk
 from tests.support.gated_model import GatedModel, GatedReply
 from tests.support.run_journal import read_entries
 from tests.unit.server.conftest import make_token
@@ -222,6 +223,51 @@ async def test_a_chat_belongs_to_its_user(
             assert "[DONE]" in (await http.post("/ai/actor", json=body)).text
             messages = (await http.get("/ai/actor/t")).json()["messages"]
             assert messages[0]["parts"] == [{"type": "text", "text": f"I am {name}."}]
+
+
+@BOTH_VERSIONS
+async def test_caps_and_the_consequences_of_each_control_change_in_place(
+    serve_agent: ServeAgent, stage: ControllableTools, kind: str
+) -> None:
+    """While a call works, and after the end; a page that is opened later has them, too."""
+    turns = (Use("draft", name="mail"), Use("slow", name="x"), "Done.")
+    agent = stage.agent(*turns, stop=MaxSteps(7) | MaxToolCalls(5))
+    async with (
+        serve_agent(agent) as server,
+        run_ai_sdk(kind, f"{server.url}/ai/actor", user="ann") as client,
+    ):
+        await client.send(open={"id": "t"})
+        await client.send(send="Go.")
+        await stage.start("x").wait()
+        await client.wait_for_data("caps", lambda data: find_used(data, "tool_calls") == 2)
+        await client.wait_for_data(
+            "consequences", lambda data: get_button(data, "cancel")["undo_count"] == 1
+        )
+        shown = client.get_data("consequences")
+        assert get_button(shown, "pause")["enabled"] is True
+        stage.gate("x").set()
+        await client.wait_for_done("send")
+        assert get_button(client.get_data("consequences"), "cancel")["enabled"] is False
+        assert find_used(client.get_data("caps"), "steps") == 3
+        ended = [client.get_data(name) for name in ("caps", "consequences")]
+        await client.send(open={"id": "t", "load": True})
+        await client.wait_for_done("open")
+        assert [client.get_data(name) for name in ("caps", "consequences")] == ended
+
+
+def get_button(consequences: JsonObject, name: str) -> JsonObject:
+    """Return a button of the part with the consequences."""
+    button = consequences[name]
+    assert isinstance(button, dict)
+    return button
+
+
+def find_used(caps: JsonObject, name: str) -> object:
+    """Return the used amount of the cap with this name."""
+    listed = caps["caps"]
+    assert isinstance(listed, list)
+    (used,) = [cap["used"] for cap in listed if cap["name"] == name]
+    return used
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 `test_chat_adapters.py` has the behavior that all chat protocols share.
 """
 
+from base64 import b64decode, b64encode
+
 import anyio
 import pytest
 from openai import (
@@ -13,20 +15,21 @@ from openai import (
     PermissionDeniedError,
     UnprocessableEntityError,
 )
-from openai.types.chat import (
-    ChatCompletionContentPartImageParam,
-    ChatCompletionMessageParam,
+from openai.types.chat import ChatCompletionContentPartParam, ChatCompletionMessageParam
+from openai.types.responses import (
+    Response,
+    ResponseInputFileParam,
+    ResponseTextDeltaEvent,
 )
-from openai.types.responses import Response, ResponseTextDeltaEvent
 
-from midrun import Actor, Agent, ask_human, tool
-from midrun.core.entries import PauseRequested, RedirectRequested
+from midrun import Actor, Agent, Call, Run, ask_human, tool
+from midrun.core.entries import PauseRequested, RedirectRequested, RunStarted
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.protocols.chat_drivers import open_openai
-from tests.scenarios.protocols.conftest import ServeAgent
+from tests.scenarios.protocols.conftest import ServeAgent, open_http_client
 from tests.support.gated_model import GatedModel, GatedReply
 from tests.support.run_journal import read_entries, yield_until
 
@@ -347,16 +350,179 @@ async def expect_not_found(client: AsyncOpenAI, own: str) -> None:
         await client.responses.create(previous_response_id=own, input="More.")
 
 
-async def test_a_message_with_an_image_is_refused(serve_agent: ServeAgent) -> None:
-    agent = Agent("actor", model=ScriptedModel(["Done."]))
-    image: ChatCompletionContentPartImageParam = {
-        "type": "image_url",
-        "image_url": {"url": "data:,"},
-    }
-    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
-        with pytest.raises(UnprocessableEntityError, match="image_url"):
-            await client.chat.completions.create(
+PNG = b64encode(b"\x89PNG a picture").decode()
+PDF = b64encode(b"%PDF a paper").decode()
+
+
+def make_viewer(*turns: object) -> Agent:
+    """Return an agent whose tool shows an artifact."""
+
+    @tool
+    async def draw(call: Call, name: str) -> str:
+        await call.show(name, "text/markdown", "# A chart")
+        return "drawn"
+
+    return Agent("actor", model=ScriptedModel(list(turns)), tools=[draw])  # type: ignore[arg-type]
+
+
+async def list_files(run: Run) -> list[tuple[str, str, bytes]]:
+    """Return the name, the type and the bytes of each file that the user sent."""
+    sent = []
+    for started in await read_entries(run, RunStarted):
+        for ref in started.files:
+            file = await run.file(ref.hash)
+            sent.append((ref.name, ref.media_type, file.data))
+    return sent
+
+
+async def test_files_of_a_chat_completion_are_files_of_the_run(
+    serve_agent: ServeAgent,
+) -> None:
+    """Images, audio and documents, in the newest message; the text may be missing."""
+    content: list[ChatCompletionContentPartParam] = [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
+        {"type": "input_audio", "input_audio": {"data": PDF, "format": "mp3"}},
+        {
+            "type": "file",
+            "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PDF}"},
+        },
+        {"type": "file", "file": {"filename": "b.pdf", "file_data": PDF}},
+    ]
+    async with (
+        serve_agent(make_viewer("Seen.", "Again.")) as server,
+        open_openai(server.url, "ann") as client,
+    ):
+        for thread in ("t", "u"):
+            reply = await client.chat.completions.create(
                 model="actor",
-                messages=[{"role": "user", "content": [image]}],
+                messages=[{"role": "user", "content": content}],
+                metadata={"thread": thread},
             )
+            assert reply.choices[0].message.content
+        runs = (await server.mid.runs()).items
+        for view in runs:
+            run = await server.mid.get(view.run_id)
+            assert view.task == "See the attached file."
+            assert await list_files(run) == [
+                ("image-1", "image/png", b64decode(PNG)),
+                ("audio-2", "audio/mpeg", b64decode(PDF)),
+                ("a.pdf", "application/pdf", b64decode(PDF)),
+                ("b.pdf", "application/pdf", b64decode(PDF)),
+            ]
+        assert len(runs) == 2
+
+
+async def test_files_of_a_response_are_files_of_the_run(
+    serve_agent: ServeAgent,
+) -> None:
+    """Also of a response that continues another one; its text is missing."""
+    async with (
+        serve_agent(make_viewer("One.", "Two.")) as server,
+        open_openai(server.url, "ann") as client,
+    ):
+        first = await client.responses.create(
+            model="actor",
+            input=[
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "input_text", "text": "Look."},
+                        {
+                            "type": "input_image",
+                            "detail": "auto",
+                            "image_url": f"data:image/png;base64,{PNG}",
+                        },
+                    ],
+                }
+            ],
+        )
+        assert first.output_text == "One."
+        document: ResponseInputFileParam = {
+            "type": "input_file",
+            "filename": "a.pdf",
+            "file_data": f"data:application/pdf;base64,{PDF}",
+        }
+        second = await client.responses.create(
+            previous_response_id=first.id,
+            input=[{"role": "user", "content": [document]}],
+        )
+        assert second.output_text == "Two."
+        files = [
+            await list_files(await server.mid.get(view.run_id))
+            for view in (await server.mid.runs()).items
+        ]
+        assert files == [
+            [("a.pdf", "application/pdf", b64decode(PDF))],
+            [("image-1", "image/png", b64decode(PNG))],
+        ]
+
+
+async def test_files_of_earlier_messages_come_along_if_the_client_keeps_the_history(
+    serve_agent: ServeAgent,
+) -> None:
+    """A history has no files: they are given with the newest message, and named in it."""
+    image: ChatCompletionContentPartParam = {
+        "type": "image_url",
+        "image_url": {"url": f"data:image/png;base64,{PNG}"},
+    }
+    async with (
+        serve_agent(make_viewer("A picture.", "Red.")) as server,
+        open_openai(server.url, "ann") as client,
+    ):
+        await client.chat.completions.create(
+            model="actor",
+            messages=[
+                {"role": "user", "content": [{"type": "text", "text": "Look."}, image]},
+                {"role": "assistant", "content": "A picture."},
+                {"role": "user", "content": "Which color?"},
+            ],
+        )
+        run = await server.get_only_run()
+        assert await list_files(run) == [("image-1", "image/png", b64decode(PNG))]
+        (started,) = await read_entries(run, RunStarted)
+        assert started.history[0].text == "Look.\n[image-1]"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "http://169.254.169.254/a.png"}},
+        {"type": "image_url", "image_url": {"url": "data:,"}},
+        {"type": "input_image", "image_url": "https://example.com/a.png"},
+        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "input_file", "file_url": "https://example.com/a.pdf"},
+        {"type": "input_file", "filename": "a.pdf", "file_data": "not base64!"},
+        {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{PNG}"}},
+    ],
+)
+async def test_a_file_that_is_not_in_the_message_is_refused(
+    serve_agent: ServeAgent, part: dict[str, object]
+) -> None:
+    """Nothing is fetched: the server would reach hosts that the client cannot."""
+    async with (
+        serve_agent(make_viewer("Done.")) as server,
+        open_openai(server.url, "ann") as client,
+    ):
+        for path, field in (("/chat/completions", "messages"), ("/responses", "input")):
+            body = {"model": "actor", field: [{"role": "user", "content": [part]}]}
+            with pytest.raises(UnprocessableEntityError, match="Cannot take"):
+                await client.post(path, body=body, cast_to=object)
         assert not (await server.mid.runs()).items
+
+
+async def test_artifacts_are_links_at_the_end_of_the_reply(serve_agent: ServeAgent) -> None:
+    """The token of the client gets them. Only those of this reply; a name is no Markdown."""
+    turns = (Use("draw", name="a](x)"), "One.", "Two.")
+    async with (
+        serve_agent(make_viewer(*turns)) as server,
+        open_openai(server.url, "olga") as client,
+        open_http_client(server) as http,
+    ):
+        first = await say(client, "Draw.")
+        text, _, link = first.partition("\n\n")
+        assert text == "One."
+        assert link.startswith("- [a\\]\\(x\\)](")
+        assert (await http.get(link.rpartition("(")[2][:-1])).text == "# A chart"
+        assert await say(client, "Go on.") == "Two."
+        response = await client.responses.create(model="actor", input="Draw.")
+        assert response.output_text.startswith("One.- [a\\]\\(x\\)](http")

@@ -403,6 +403,7 @@ LEAST_ROLES: Final[dict[str, Role]] = {
     "POST /a2a/{agent}": "user",
     "GET /a2a/{agent}/{rest:path}": "viewer",
     "POST /a2a/{agent}/{rest:path}": "user",
+    "DELETE /a2a/{agent}/{rest:path}": "user",
     "POST /mcp": "viewer",  # its tools use the routes above
 }
 """The least role for each route; by hand, so that a new route fails a test."""

@@ -15,6 +15,7 @@ from midrun.core.ids import RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import Message, Phase
 from midrun.errors import RunErased
+from midrun.ports.push_targets import PushTarget
 from midrun.ports.store import RunQuery
 from midrun.runs.verification import verify_run
 from midrun.stores.sqlite import operations
@@ -141,9 +142,18 @@ async def test_everything_of_the_run_is_gone(store: SqliteStore, tmp_path: Path)
     )
     started = RunStarted(agent="a", task="secret plan", history=history)
     await store.create(RUN, [started], head=COMPLETED)
+    await store.push_targets().put_target(RUN, PushTarget(id="a", body=b"secret"))
     assert count(tmp_path / "runs.db", "chunks") > 1
     await delete_all(store, [RUN])
-    for table in ("chunks", "chunk_uses", "labels", "snapshots", "runs", "cursors"):
+    for table in (
+        "chunks",
+        "chunk_uses",
+        "labels",
+        "snapshots",
+        "runs",
+        "cursors",
+        "push_targets",
+    ):
         assert count(tmp_path / "runs.db", table) == 0
 
 

@@ -21,6 +21,7 @@ from midrun.errors import (
     StoreEncrypted,
 )
 from midrun.models import ScriptedModel, Use
+from midrun.ports.push_targets import HasPushTargets, PushTarget
 from midrun.ports.relay import open_relay
 from midrun.stops import MaxSteps
 from midrun.stores.chunks import SHARED_MIN_BYTES
@@ -127,12 +128,21 @@ def find_texts(dump: bytes, text: str) -> list[str]:
 async def test_no_text_of_a_run_is_in_the_database(
     store_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Task, messages, arguments, results, files, artifacts, rows, index and log of writes."""
+    """Task, messages, arguments, results, files, rows, index, push targets, log of writes."""
     on_postgres = store_path.with_suffix(".url").exists()
     postgres = request.getfixturevalue("postgres") if on_postgres else None
     url = get_store_url(store_path)
     kept = await open_store(url)  # keeps the write-ahead log from being removed
     run = await run_with_secrets(url, [OLD_KEY], make_clerk(), thread="t")
+    target = PushTarget(id="a", body=SECRET.encode())
+    encrypted = await open_store(url, encryption_keys=[OLD_KEY])
+    assert isinstance(encrypted, HasPushTargets)
+    await encrypted.push_targets().put_target(RunId(run), target)
+    assert await encrypted.push_targets().list_targets(RunId(run)) == [target]
+    await encrypted.close()
+    assert isinstance(kept, HasPushTargets)
+    with pytest.raises(JournalKeyMissing, match=make_key_id(OLD_KEY)):
+        await kept.push_targets().list_targets(RunId(run))
     dump = dump_store(store_path, postgres)
     assert find_texts(dump, SECRET) == []
     plain_names = [word for word in ("clerk", make_key_id(OLD_KEY)) if word.encode() in dump]

@@ -13,11 +13,16 @@ from midrun.stores.memory import MemoryStore
 from midrun.stores.postgres.store import PostgresStore
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.postgres import Postgres
-from midrun.testing.store_suite import FollowerCursorSuite, ManualClock, StoreSuite
+from midrun.testing.store_suite import (
+    FollowerCursorSuite,
+    ManualClock,
+    PushTargetSuite,
+    StoreSuite,
+)
 from midrun.testing.store_suite.fixtures import RUN, ReopenStore, make_head
 
 
-class TestMemoryStore(StoreSuite, FollowerCursorSuite):
+class TestMemoryStore(StoreSuite, FollowerCursorSuite, PushTargetSuite):
     @pytest.fixture
     async def store(self, clock: ManualClock) -> AsyncIterator[Store]:
         store = MemoryStore(clock=clock)
@@ -46,7 +51,7 @@ class TestMemoryStoreWithKeys(StoreSuite):
             assert [row.run for row in page.items] == found
 
 
-class TestSqliteStore(StoreSuite, FollowerCursorSuite):
+class TestSqliteStore(StoreSuite, FollowerCursorSuite, PushTargetSuite):
     @pytest.fixture
     async def store(self, clock: ManualClock, tmp_path: Path) -> AsyncIterator[Store]:
         store = SqliteStore(tmp_path / "runs.db", clock=clock)
@@ -87,7 +92,7 @@ TRUNCATE_ALL = """
                      midrun_notices, midrun_holders, midrun_halts, midrun_followers,
                      midrun_audit, midrun_cursors, midrun_chunks, midrun_files,
                      midrun_run_files, midrun_search, midrun_chunk_uses, midrun_tombstones,
-                     midrun_encryption_keys
+                     midrun_encryption_keys, midrun_push_targets
                      RESTART IDENTITY;
         END IF;
     END
@@ -102,7 +107,7 @@ def postgres_url(postgres: Postgres) -> str:
 
 
 @pytest.mark.once
-class TestPostgresStore(StoreSuite, FollowerCursorSuite):
+class TestPostgresStore(StoreSuite, FollowerCursorSuite, PushTargetSuite):
     @pytest.fixture
     def url(self, postgres_url: str) -> str:
         """Empty the schema and return its URL."""

@@ -6,8 +6,8 @@ meaning of a message follows from the phase of the run: resume, answer, decide o
 """
 
 import math
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import lru_cache
 from hashlib import sha256
 from http import HTTPStatus
@@ -26,7 +26,6 @@ from a2a.utils.errors import (
     ContentTypeNotSupportedError,
     InternalError,
     InvalidParamsError,
-    PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
@@ -55,12 +54,13 @@ from midrun.ports.store import RunQuery
 from midrun.runs import validation
 from midrun.runs.control_bodies import ID_MAX_CHARS
 from midrun.runs.run import Run
+from midrun.runs.service import make_run_id
 from midrun.runs.validation import ControlOptions
+from midrun.server.a2a.push import PushConfigs
 from midrun.server.a2a.tasks import (
     TASK_STATES,
     context_id_of,
     final_artifacts,
-    make_base_url,
     make_card,
     make_shown_artifact,
     metadata_of,
@@ -78,11 +78,15 @@ from midrun.server.chat_threads import (
     start_run,
 )
 from midrun.server.problem_details import HttpProblem, to_problem
+from midrun.server.request_checks import make_base_url
 from midrun.server.request_context import RequestContext
 
 CONTEXT_SCOPE_KEY: Final = "midrun.visit"
 CANCEL_WAIT_S: Final = 10.0
 """Seconds to wait for a cancel before the task is shown as it is."""
+
+UNDO_TIMEOUT_S: Final = 2.0
+"""Seconds to undo the push configuration of a message that failed."""
 
 COUNTED_TASKS_MAX: Final = 10_000
 """The highest count of tasks in a list: counting reads a row for each of them."""
@@ -122,7 +126,7 @@ class TaskHandler(RequestHandler):
         """Start a task or send a message to one; return when it rests, or at once."""
         request_context = _get_request_context(context)
         try:
-            run, _ = await self._apply_message(request_context, params.message)
+            run, _ = await self._apply_message(request_context, params)
         except _TaskRejected as rejected:
             return rejected.task
         if not params.configuration.return_immediately:
@@ -143,7 +147,7 @@ class TaskHandler(RequestHandler):
         try:
             # The stream starts from the state before the message, so that it also shows the
             # entries that the message itself caused.
-            run, state = await self._apply_message(request_context, params.message)
+            run, state = await self._apply_message(request_context, params)
         except _TaskRejected as rejected:
             yield rejected.task
             return
@@ -151,16 +155,18 @@ class TaskHandler(RequestHandler):
             yield event
 
     async def _apply_message(
-        self, request_context: RequestContext, message: pb.Message
+        self, request_context: RequestContext, params: pb.SendMessageRequest
     ) -> tuple[Run, State]:
         """Apply a message; return the run and its state before the message."""
+        message = params.message
         if max(len(message.message_id), len(message.context_id)) > ID_MAX_CHARS:
             problem = f"messageId and contextId must have at most {ID_MAX_CHARS} characters"
             raise InvalidParamsError(problem)
         sent = self._read_message(request_context, message)
         if not message.task_id:
-            run = await self._start_task(request_context, sent)
-            return run, State(run=run.id)
+            state = State(run=make_run_id(sent.request_id or ""))
+            async with _register_push(request_context, params.configuration, state):
+                return await self._start_task(request_context, sent), state
         run = await self._find_run(request_context, message.task_id)
         state = await request_context.server.views.read_state(run.id)
         if message.context_id not in {"", context_id_of(state)}:
@@ -169,13 +175,14 @@ class TaskHandler(RequestHandler):
                 "context"
             )
             raise InvalidParamsError(problem)
-        try:
-            if not await _decide_by_data(request_context, run, state, sent, message):
-                await send_to_open_run(request_context, run, state, sent, by_words=True)
-        except ControlRefused as refused:
-            raise UnsupportedOperationError(str(refused)) from None
-        except HttpProblem as refused:
-            raise UnsupportedOperationError(refused.detail) from None
+        async with _register_push(request_context, params.configuration, state):
+            try:
+                if not await _decide_by_data(request_context, run, state, sent, message):
+                    await send_to_open_run(request_context, run, state, sent, by_words=True)
+            except ControlRefused as refused:
+                raise UnsupportedOperationError(str(refused)) from None
+            except HttpProblem as refused:
+                raise UnsupportedOperationError(refused.detail) from None
         return run, state
 
     def _read_message(
@@ -321,35 +328,49 @@ class TaskHandler(RequestHandler):
             pass
         raise TaskNotFoundError
 
-    # ── push notifications (not supported) and the extended card ──────────────────────────
+    # ── push notifications and the extended card ──────────────────────────────────────────
 
     async def on_create_task_push_notification_config(
         self, params: pb.TaskPushNotificationConfig, context: ServerCallContext
     ) -> pb.TaskPushNotificationConfig:
-        """Refuse: webhooks are set up by the operator of the server, never by a caller."""
-        del params, context
-        raise PushNotificationNotSupportedError
+        """Send the task to an address whenever it comes to rest from now on."""
+        request_context = _get_request_context(context)
+        configs = PushConfigs(request_context)
+        run = await self._find_run(request_context, params.task_id)
+        config = configs.parse(params, run.id)
+        state = await request_context.server.views.read_state(run.id)
+        await configs.put(run.id, replace(config, since=state.seq))
+        return config.to_message(run.id)
 
     async def on_get_task_push_notification_config(
         self, params: pb.GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> pb.TaskPushNotificationConfig:
-        """Refuse, as above."""
-        del params, context
-        raise PushNotificationNotSupportedError
+        """Return a configuration of the caller, without its credentials."""
+        request_context = _get_request_context(context)
+        configs = PushConfigs(request_context)
+        run = await self._find_run(request_context, params.task_id)
+        return (await configs.get(run.id, params.id)).to_message(run.id)
 
     async def on_list_task_push_notification_configs(
         self, params: pb.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> pb.ListTaskPushNotificationConfigsResponse:
-        """Refuse, as above."""
-        del params, context
-        raise PushNotificationNotSupportedError
+        """Return all configurations of the caller for a task, on one page."""
+        request_context = _get_request_context(context)
+        configs = PushConfigs(request_context)
+        run = await self._find_run(request_context, params.task_id)
+        found = await configs.list_configs(run.id)
+        return pb.ListTaskPushNotificationConfigsResponse(
+            configs=[config.to_message(run.id) for config in found]
+        )
 
     async def on_delete_task_push_notification_config(
         self, params: pb.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Refuse, as above."""
-        del params, context
-        raise PushNotificationNotSupportedError
+        """Remove a configuration of the caller."""
+        request_context = _get_request_context(context)
+        configs = PushConfigs(request_context)
+        run = await self._find_run(request_context, params.task_id)
+        await configs.remove(run.id, params.id)
 
     async def on_get_extended_agent_card(
         self, params: pb.GetExtendedAgentCardRequest, context: ServerCallContext
@@ -358,7 +379,38 @@ class TaskHandler(RequestHandler):
         del params
         request_context = _get_request_context(context)
         agent = request_context.server.mid.agents[self._agent]
-        return make_card(request_context.request, agent, is_extended=True)
+        return make_card(
+            request_context.request,
+            agent,
+            has_push=bool(request_context.server.push_origins),
+            is_extended=True,
+        )
+
+
+@asynccontextmanager
+async def _register_push(
+    request_context: RequestContext, configuration: pb.SendMessageConfiguration, state: State
+) -> AsyncIterator[None]:
+    """Store the push configuration of a message; undo that if the message fails.
+
+    It is stored before the message is sent, also if the message starts the run: then no entry
+    comes too early for it.
+    """
+    if not configuration.HasField("task_push_notification_config"):
+        yield
+        return
+    configs = PushConfigs(request_context)
+    config = configs.parse(configuration.task_push_notification_config, state.run)
+    earlier = [each for each in await configs.list_configs(state.run) if each.id == config.id]
+    await configs.put(state.run, replace(config, since=state.seq))
+    try:
+        yield
+    except BaseException:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(UNDO_TIMEOUT_S):
+            await configs.remove(state.run, config.id)
+            for replaced in earlier:
+                await configs.put(state.run, replaced)
+        raise
 
 
 def _history_length(params: pb.GetTaskRequest | pb.SendMessageConfiguration) -> int | None:

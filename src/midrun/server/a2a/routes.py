@@ -4,7 +4,7 @@ The body is read and checked here, then given to the SDK's routes as a new ASGI 
 (`ForwardedResponse`), so that all limits of the server hold for A2A, too.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import sha256
 from importlib.util import find_spec
@@ -21,7 +21,7 @@ from midrun.errors import NotJson
 from midrun.server.a2a import A2A_PATH_PREFIX, PAUSE_METHOD
 from midrun.server.problem_details import HttpProblem
 from midrun.server.request_checks import path_below_mount
-from midrun.server.request_context import RequestContext, json_response
+from midrun.server.request_context import RequestContext, ServerState, json_response
 from midrun.server.schemas import encode_wire
 
 CARD_PATH: Final = "/.well-known/agent-card.json"
@@ -65,7 +65,7 @@ async def handle_rest(context: RequestContext) -> Response:
     )
 
 
-def find_card(request: Request, agents: Mapping[str, Agent]) -> Response | None:
+def find_card(request: Request, server: ServerState) -> Response | None:
     """Return the public card of an agent; None for other requests.
 
     A client reads it before it has a token, to learn that it needs one. The card holds only the
@@ -81,6 +81,7 @@ def find_card(request: Request, agents: Mapping[str, Agent]) -> Response | None:
     under = path.removesuffix(CARD_PATH)
     if under and not under.startswith(A2A_PATH_PREFIX):
         return None
+    agents = server.mid.agents
     agent = agents.get(under.removeprefix(A2A_PATH_PREFIX))
     # A2A clients look at the root of a host first. With one agent it is clear which is meant.
     if not under and len(agents) == 1:
@@ -91,7 +92,7 @@ def find_card(request: Request, agents: Mapping[str, Agent]) -> Response | None:
     _check_installed()
     from midrun.server.a2a.tasks import card_to_json  # noqa: PLC0415 - imports the optional SDK
 
-    body = encode_wire(card_to_json(request, agent))
+    body = encode_wire(card_to_json(request, agent, has_push=bool(server.push_origins)))
     etag = f'"{sha256(body).hexdigest()[:CARD_TAG_CHARS]}"'
     headers = {"Cache-Control": f"public, max-age={CARD_MAX_AGE_S}", "ETag": etag}
     if request.headers.get("if-none-match") == etag:

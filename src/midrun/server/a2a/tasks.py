@@ -39,7 +39,7 @@ from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
 from midrun.ports.environment import ID_BYTES
 from midrun.server.a2a import A2A_PATH_PREFIX, PAUSE_METHOD
-from midrun.server.request_checks import mount_path
+from midrun.server.request_checks import make_base_url
 from midrun.text.report import build_report
 from midrun.text.status import describe_hold
 
@@ -64,21 +64,18 @@ INPUT_MODES: Final = (
 OUTPUT_MODES: Final = ("text/plain", "text/markdown", "application/json")
 
 
-def make_base_url(request: Request) -> str:
-    """Return the address of the server, as the client knows it."""
-    host, scope = request.headers.get("host", ""), request.scope
-    return f"{scope['scheme']}://{host}{mount_path(scope)}"
-
-
-def card_to_json(request: Request, agent: Agent) -> dict[str, object]:
+def card_to_json(request: Request, agent: Agent, *, has_push: bool) -> dict[str, object]:
     """Return the public card as JSON, with the fields of version 0.3 added."""
-    return agent_card_to_dict(make_card(request, agent))
+    return agent_card_to_dict(make_card(request, agent, has_push=has_push))
 
 
-def make_card(request: Request, agent: Agent, *, is_extended: bool = False) -> AgentCard:
+def make_card(
+    request: Request, agent: Agent, *, has_push: bool, is_extended: bool = False
+) -> AgentCard:
     """Return the card of an agent, with the address that `request` was sent to.
 
-    The card is public. Only the extended card, for callers with a token, quotes the first line
+    `has_push` tells whether push notifications may be sent to any address. The card is public.
+    Only the extended card, for callers with a token, quotes the first line
     of the agent's instructions.
     """
     base = f"{make_base_url(request)}{A2A_PATH_PREFIX}{agent.name}"
@@ -99,7 +96,10 @@ def make_card(request: Request, agent: Agent, *, is_extended: bool = False) -> A
             for binding in ("JSONRPC", "HTTP+JSON")
         ],
         capabilities=AgentCapabilities(
-            streaming=True, extensions=[pause], extended_agent_card=True
+            streaming=True,
+            push_notifications=has_push,
+            extensions=[pause],
+            extended_agent_card=True,
         ),
         security_schemes={
             "bearer": SecurityScheme(

@@ -38,12 +38,13 @@ from midrun.server.feed_routes import SseWriter
 from midrun.server.openai.requests import (
     ChatDocument,
     make_request_id,
+    read_earlier_files,
     read_row_state,
     split_history,
 )
 from midrun.server.openai.rest_text import PARAGRAPH_BREAK, describe_rest, find_error
 from midrun.server.problem_details import HttpProblem, make_openai_error
-from midrun.server.request_checks import mount_path
+from midrun.server.request_checks import make_base_url, mount_path
 from midrun.server.request_context import RequestContext, json_response
 
 CHAT_HEADER: Final = "x-openwebui-chat-id"
@@ -103,9 +104,9 @@ async def create_completion(context: RequestContext) -> Response:
 
 
 async def _send(context: RequestContext, body: CompletionInput) -> SentMessage:
-    text, earlier = split_history(body.messages)
+    newest, earlier = split_history(body.messages)
     chat = context.request.headers.get(CHAT_HEADER, "")
-    if chat and text.startswith(TASK_PREFIX):
+    if chat and newest.text.startswith(TASK_PREFIX):
         problem = (
             "Cannot do a task of Open WebUI in a chat: it would reach the agent as a message. "
             "Set a task model in the settings of Open WebUI, or turn titles, tags and "
@@ -115,12 +116,14 @@ async def _send(context: RequestContext, body: CompletionInput) -> SentMessage:
     thread = chat or str((body.metadata or {}).get("thread") or "")
     row = await find_newest_run(context, body.model, thread) if thread else None
     state = await read_row_state(context, row)
+    history, files = read_earlier_files(() if thread else earlier)
     message = ChatMessage(
         agent=body.model,
         thread=thread,
-        text=text,
-        request_id=make_request_id(context, thread, text, len(body.messages), state),
-        history=None if thread or not earlier else earlier,
+        text=newest.text,
+        request_id=make_request_id(context, thread, newest, len(body.messages), state),
+        history=history or None,
+        files=(*files, *newest.files),
     )
     return await send_message(context, row, message, by_words=True)
 
@@ -214,7 +217,7 @@ class CompletionReply:
         state = self.events.state
         if state.phase is Phase.FAILED:
             raise make_failure(self._sent.run, state)
-        for _ in self._text.add_paragraph(describe_rest(state)):
+        for _ in self._text.add_paragraph(self._describe_rest(state)):
             pass
         message = {"role": "assistant", "content": self._text.content, "refusal": None}
         if self._text.reasoning:
@@ -247,13 +250,17 @@ class CompletionReply:
         if state.phase is Phase.FAILED:
             yield make_openai_error(make_failure(self._sent.run, state))
             return
-        for delta in self._text.add_paragraph(describe_rest(state)):
+        for delta in self._text.add_paragraph(self._describe_rest(state)):
             yield self.make_chunk(delta)
         yield self.make_chunk({}, find_finish_reason(state)) | self._make_link(state)
         options = self._body.stream_options
         if options is not None and options.include_usage:
             head = self._make_head("chat.completion.chunk")
             yield head | {"choices": [], "usage": make_usage(self.events.usage)}
+
+    def _describe_rest(self, state: State) -> str:
+        base = make_base_url(self._context.request)
+        return describe_rest(state, self._sent.begins_at, base)
 
     def _make_head(self, kind: str) -> dict[str, object]:
         own = f"chatcmpl-{self._sent.run.id}-{self._sent.begins_at}"

@@ -3,22 +3,25 @@
 The modules for chat completions and for responses share these.
 """
 
+import mimetypes
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from hashlib import sha256
 from typing import Final
 
+from msgspec import Struct
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from midrun.agents.file import UNKNOWN_MEDIA_TYPE, File
 from midrun.core.ids import Seq
 from midrun.core.state import State
 from midrun.core.values import Json
 from midrun.ports.environment import new_id
 from midrun.ports.store import RunRow
 from midrun.runs.run import Run
-from midrun.server.chat_threads import stop_after_grace
+from midrun.server.chat_threads import ONLY_FILES_TEXT, read_file_part, stop_after_grace
 from midrun.server.feed_routes import run_until_first, wait_for_disconnect
 from midrun.server.problem_details import HttpProblem, openai_error_response, to_problem
 from midrun.server.request_context import RequestContext
@@ -31,53 +34,126 @@ TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
 DIGEST_CHARS: Final = 32
 
 
-def read_text(content: Json) -> str:
-    """Return the text of a message.
+AUDIO_TYPES: Final = {"mp3": "audio/mpeg"}
+"""Media types of audio whose names differ from the format that a part names."""
+
+
+class UserMessage(Struct, frozen=True, kw_only=True):
+    """The text and the files of a message."""
+
+    text: str = ""
+    files: tuple[File, ...] = ()
+
+
+def read_message(content: Json, name: str) -> UserMessage:
+    """Return the text and the files of the message that an error calls `name`.
 
     Raises:
-        HttpProblem: 422, the message has other parts, such as images.
+        HttpProblem: 422, a part is of another type, or a file is not in the message itself.
     """
     if isinstance(content, str):
-        return content.strip()
+        return UserMessage(text=content.strip())
     listed = content if isinstance(content, list) else []
-    parts = [part for part in listed if isinstance(part, dict)]
-    kinds = [str(part.get("type")) for part in parts]
-    if others := [kind for kind in kinds if kind not in TEXT_TYPES]:
-        problem = f"Cannot take the message: it has parts of type {', '.join(others)}."
-        raise HttpProblem("invalid_body", 422, f"{problem} Send text only.")
-    return "\n".join(str(part.get("text", "")) for part in parts).strip()
+    texts: list[str] = []
+    files: list[File] = []
+    for part in listed:
+        if not isinstance(part, dict):
+            continue
+        if part.get("type") in TEXT_TYPES:
+            texts.append(str(part.get("text", "")))
+        else:
+            files.append(_read_file(part, name, len(files) + 1))
+    text = "\n".join(texts).strip()
+    return UserMessage(text=text or (ONLY_FILES_TEXT if files else ""), files=tuple(files))
+
+
+def _read_file(part: dict[str, Json], message: str, number: int) -> File:
+    """Return the file in a part of a message; both protocols have their own names for it."""
+    kind = str(part.get("type"))
+    found = part.get(kind)
+    # A chat completion has an object below the name of the type; a response has the fields in
+    # the part itself, and `image_url` is a text there.
+    fields = found if isinstance(found, dict) else part
+    if fields.get("file_id"):
+        problem = f"Cannot take {message}: there are no uploaded files here, but it names one."
+        raise HttpProblem("invalid_body", 422, f"{problem} Send the data in the message.")
+    match kind:
+        case "image_url" | "input_image":
+            url = fields.get("url") or fields.get("image_url")
+            return read_file_part(message, f"image-{number}", "", str(url))
+        case "input_audio":
+            form = str(fields.get("format", ""))
+            media_type = AUDIO_TYPES.get(form, f"audio/{form}")
+            url = f"data:{media_type};base64,{fields.get('data', '')}"
+            return read_file_part(message, f"audio-{number}", media_type, url)
+        case "file" | "input_file":
+            name = str(fields.get("filename") or f"file-{number}")
+            data = str(fields.get("file_data") or fields.get("file_url") or "")
+            guessed = mimetypes.guess_type(name)[0] or UNKNOWN_MEDIA_TYPE
+            if not _URL_PATTERN.match(data):  # the data alone
+                data = f"data:{guessed};base64,{data}"
+            return read_file_part(message, name, "", data)
+        case _:
+            problem = f"Cannot take {message}: it has a part of type {kind}."
+            raise HttpProblem("invalid_body", 422, f"{problem} Send text, images or files.")
+
+
+_URL_PATTERN: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def split_history(
     messages: tuple[dict[str, Json], ...],
-) -> tuple[str, tuple[dict[str, Json], ...]]:
-    """Return the text of the user's newest message, and the messages before it.
+) -> tuple[UserMessage, tuple[dict[str, Json], ...]]:
+    """Return the user's newest message, and the messages before it.
 
-    The text is "" if the agent has answered that message already.
+    It is empty if the agent has answered that message already.
     """
     for index in range(len(messages) - 1, -1, -1):
         role = messages[index].get("role")
         if role == "user":
-            return read_text(messages[index].get("content")), messages[:index]
+            content = messages[index].get("content")
+            return read_message(content, f"messages[{index}]"), messages[:index]
         if role not in {"system", "developer"}:  # left out: the agent has its own
             break
-    return "", messages
+    return UserMessage(), messages
+
+
+def read_earlier_files(
+    earlier: tuple[dict[str, Json], ...],
+) -> tuple[tuple[dict[str, Json], ...], tuple[File, ...]]:
+    """Return the history that a client keeps, with the names of its files, and these files.
+
+    A history has no files, so they are given to the run with the newest message.
+    """
+    history: list[dict[str, Json]] = []
+    files: list[File] = []
+    for index, message in enumerate(earlier):
+        content = message.get("content")
+        if message.get("role") != "user" or not isinstance(content, list):
+            history.append(message)
+            continue
+        read = read_message(content, f"messages[{index}]")
+        files += read.files
+        names = [f"[{file.name}]" for file in read.files]
+        history.append(message | {"content": "\n".join([read.text, *names])})
+    return tuple(history), tuple(files)
 
 
 def make_request_id(
-    context: RequestContext, thread: str, text: str, count: int, state: State | None
+    context: RequestContext, thread: str, sent: UserMessage, count: int, state: State | None
 ) -> str:
     """Return the request id of a message: that of the first attempt, if it is repeated.
 
     An `Idempotency-Key` names the message. Without it, the SDKs say that they repeat a request,
-    but not which one: it is the newest with the same text at the same place in the thread.
+    but not which one: it is the newest with the same content at the same place in the thread.
     """
     prefix = make_prefix(context, thread)
     key = context.request.headers.get("idempotency-key")
     if key is not None:
         context.request_id()  # refuses an invalid key
         return f"{prefix}key:{key}"
-    digest = sha256(f"{count}:{text}".encode()).hexdigest()[:DIGEST_CHARS]
+    content = "\n".join([sent.text, *(file.ref.hash for file in sent.files)])
+    digest = sha256(f"{count}:{content}".encode()).hexdigest()[:DIGEST_CHARS]
     if state is not None and context.request.headers.get(RETRY_HEADER, "0") != "0":
         earlier = [name for name in state.requests if name.startswith(f"{prefix}{digest}:")]
         if earlier:

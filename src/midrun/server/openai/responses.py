@@ -52,11 +52,13 @@ from midrun.server.openai.requests import (
     find_next_message,
     make_prefix,
     make_request_id,
+    read_earlier_files,
     read_row_state,
     split_history,
 )
 from midrun.server.openai.rest_text import describe_rest, find_error, format_arguments
 from midrun.server.problem_details import HttpProblem
+from midrun.server.request_checks import make_base_url
 from midrun.server.request_context import RequestContext, json_response
 
 JsonObject: TypeAlias = dict[str, object]
@@ -198,22 +200,24 @@ async def _send(context: RequestContext, body: ResponseInput) -> SentMessage:
     if body.previous_response_id:
         return await _send_to_run(context, body, body.previous_response_id)
     check_agent(context, body.model)
-    text, earlier = split_history(body.items)
+    newest, earlier = split_history(body.items)
     thread = body.thread
     row = await find_newest_run(context, body.model, thread) if thread else None
     state = await read_row_state(context, row)
     if body.decisions and row is not None and state is not None:
         run = await context.server.mid.get(row.run)
         return await _send_decisions(context, run, state, body)
-    request_id = make_request_id(context, thread, text, len(body.items), state)
+    request_id = make_request_id(context, thread, newest, len(body.items), state)
     if not thread and not earlier:
         thread = THREAD_PREFIX + sha256(request_id.encode()).hexdigest()[:32]
+    history, files = read_earlier_files(() if thread else earlier)
     message = ChatMessage(
         agent=body.model,
         thread=thread,
-        text=text,
+        text=newest.text,
         request_id=request_id,
-        history=None if thread else earlier,
+        history=None if thread else history,
+        files=(*files, *newest.files),
     )
     return await send_message(context, row, message, by_words=True)
 
@@ -237,15 +241,16 @@ async def _send_to_run(
             )
             raise HttpProblem("wrong_phase", 409, problem)
         row = await find_newest_run(context, agent, thread) or row
-    newest = await context.server.views.read_state(row.run)
-    text, _ = split_history(body.items)
+    state = await context.server.views.read_state(row.run)
+    newest, _ = split_history(body.items)
     message = ChatMessage(
         agent=agent,
         thread=thread,
-        text=text,
-        request_id=make_request_id(context, thread, text, len(body.items), newest),
+        text=newest.text,
+        request_id=make_request_id(context, thread, newest, len(body.items), state),
+        files=newest.files,
     )
-    is_other = newest.run_started.agent != agent
+    is_other = state.run_started.agent != agent
     return await send_message(context, None if is_other else row, message, by_words=True)
 
 
@@ -338,13 +343,13 @@ class ResponseTranslator:
             case _:  # entries and live output that no item shows
                 return
 
-    def add_rest(self, state: State) -> Iterator[JsonObject]:
+    def add_rest(self, state: State, base_url: str) -> Iterator[JsonObject]:
         """Yield the items for a run at rest: requests for approval, and a text."""
         yield from self._end_text("incomplete")
         for ask in make_ask_views(state):
             if ask.effective_kind == "approval":
                 yield from self._add_item(make_approval_item(state, ask))
-        if text := describe_rest(state):
+        if text := describe_rest(state, self._own.begins_at, base_url):
             call = CallId(f"rest{state.seq}")
             self._call_start[call] = state.seq
             yield from self._add_text(call, text, is_whole=True)
@@ -548,7 +553,8 @@ class ResponseReply:
         state = self.events.state
         if state.phase not in RESTING_PHASES:
             return
-        yield from self.translator.add_rest(state)
+        base = make_base_url(self._context.request)
+        yield from self.translator.add_rest(state, base)
         ends = {"completed", "failed", "incomplete"}
         status = STATUSES[state.phase]
         # The protocol has no event for a cancelled response; its status tells it.

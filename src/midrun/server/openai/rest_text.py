@@ -1,11 +1,13 @@
 """Describe a run at rest for clients that show only text, with the way to go on."""
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from midrun.agents.outcome import AskView, make_ask_views
+from midrun.core.ids import Seq
 from midrun.core.state import State
 from midrun.core.values import Json, Phase
 from midrun.text.hidden_characters import show_hidden
@@ -15,8 +17,30 @@ from midrun.text.status import describe_hold
 PARAGRAPH_BREAK: Final = "\n\n"
 
 
-def describe_rest(state: State) -> str:
-    """Return the text after the last reply of the agent; "" if the run has completed."""
+def describe_rest(state: State, begins_at: Seq, base_url: str) -> str:
+    """Return the text after the last reply of the agent: artifacts, and the way to go on.
+
+    The artifacts are those since the entry `begins_at`, as links below `base_url`. A completed
+    run without one has no such text: "".
+    """
+    links = _link_artifacts(state, begins_at, base_url)
+    return PARAGRAPH_BREAK.join(filter(None, (links, _describe_phase(state))))
+
+
+def _link_artifacts(state: State, begins_at: Seq, base_url: str) -> str:
+    shown = {each.name: each for each in state.artifacts if each.seq >= begins_at}
+    return "\n".join(
+        f"- [{_escape(each.name)}]({base_url}/v1/runs/{state.run}/files/{each.file.hash})"
+        for each in shown.values()
+    )
+
+
+def _escape(name: str) -> str:
+    """Return a name as Markdown that shows its characters and has no other meaning."""
+    return re.sub(r"([\\`*_{}\[\]()<>#!|&~])", r"\\\1", show_hidden(name))
+
+
+def _describe_phase(state: State) -> str:
     match state.phase:
         case Phase.WAITING:
             return PARAGRAPH_BREAK.join(_describe_asks(make_ask_views(state)))

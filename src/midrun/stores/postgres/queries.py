@@ -363,6 +363,14 @@ SELECT_CURSOR: Final = """
     LEFT JOIN midrun_cursors AS c ON c.follower = %(follower)s AND c.no = r.no
     WHERE r.run = %(run)s
 """
+PUT_TARGET: Final = """
+    INSERT INTO midrun_push_targets (run, id, body) VALUES (%(run)s, %(id)s, %(body)s)
+    ON CONFLICT (run, id) DO UPDATE SET body = excluded.body
+"""
+REMOVE_TARGET: Final = "DELETE FROM midrun_push_targets WHERE run = %(run)s AND id = %(id)s"
+SELECT_TARGETS: Final = """
+    SELECT id, body FROM midrun_push_targets WHERE run = %(run)s ORDER BY id
+"""
 # The run's row is locked first, as an append does: both may be about to insert its cursor.
 ADVANCE_CURSOR: Final = """
     WITH its AS (SELECT no, seq FROM midrun_runs WHERE run = %(run)s FOR KEY SHARE),

@@ -20,6 +20,7 @@ from midrun.errors import (
     StoreError,
 )
 from midrun.ports.follower_cursors import FollowerCursor
+from midrun.ports.push_targets import PushTarget
 from midrun.ports.store import (
     ALL_RUNS,
     EndedQuery,
@@ -34,7 +35,7 @@ from midrun.ports.store import (
 )
 from midrun.stores import validation
 from midrun.stores.chunks import join_line, list_chunk_hashes
-from midrun.stores.cursors import check_cursor, check_follower_name
+from midrun.stores.cursors import check_cursor, check_follower_name, check_push_target
 from midrun.stores.deletion import (
     check_ended_query,
     find_refusal,
@@ -119,6 +120,33 @@ class PostgresFollowerCursors:
         }
         if not await self._pool.execute(queries.ADVANCE_CURSOR, values):
             raise await read_missing_error(self._pool, cursor.run)
+
+
+class PostgresPushTargets:
+    """The push targets of one schema."""
+
+    def __init__(self, pool: ConnectionPool, cipher: PayloadCipher) -> None:
+        self._pool = pool
+        self._cipher = cipher
+
+    async def put_target(self, run: RunId, target: PushTarget) -> None:
+        check_push_target(run, target)
+        check_no_nul("id", target.id)
+        body = self._cipher.encrypt_target(run, target.body)
+        values = {"run": run, "id": target.id, "body": body}
+        await self._pool.execute(queries.PUT_TARGET, values)
+
+    async def list_targets(self, run: RunId) -> Sequence[PushTarget]:
+        validation.check_run_id(run)
+        return [
+            PushTarget(id=name, body=self._cipher.decrypt_target(run, bytes(body)))
+            for name, body in await self._pool.execute(queries.SELECT_TARGETS, {"run": run})
+        ]
+
+    async def remove_target(self, run: RunId, target_id: str) -> None:
+        validation.check_run_id(run)
+        check_no_nul("id", target_id)
+        await self._pool.execute(queries.REMOVE_TARGET, {"run": run, "id": target_id})
 
 
 LineAndHash = tuple[bytes, bytes]

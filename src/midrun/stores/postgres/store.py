@@ -33,6 +33,7 @@ from midrun.ports.audit import AuditEntry
 from midrun.ports.environment import Clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.platform import read_boot_clock
+from midrun.ports.push_targets import PushTargets
 from midrun.ports.relay import Relay
 from midrun.ports.store import (
     ALL_RUNS,
@@ -85,7 +86,12 @@ from midrun.stores.postgres.pool import (
     RETRY_PAUSE_S,
     ConnectionPool,
 )
-from midrun.stores.postgres.reader import JournalRange, LineAndHash, PostgresFollowerCursors
+from midrun.stores.postgres.reader import (
+    JournalRange,
+    LineAndHash,
+    PostgresFollowerCursors,
+    PostgresPushTargets,
+)
 from midrun.stores.postgres.relay import PostgresRelay
 from midrun.stores.postgres.setup import prepare_store
 from midrun.stores.postgres.writer import (
@@ -536,6 +542,9 @@ class PostgresStore(JournalStore):
 
     def follower_cursors(self) -> FollowerCursors:
         return PostgresFollowerCursors(self._resources.read_pool, self.server_clock)
+
+    def push_targets(self) -> PushTargets:
+        return PostgresPushTargets(self._resources.read_pool, self.cipher)
 
     def relay(self) -> Relay:
         return PostgresRelay(self.address, self._resources.read_pool, self.cipher)

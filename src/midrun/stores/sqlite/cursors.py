@@ -1,4 +1,4 @@
-"""Follower cursors in a SQLite file.
+"""Follower cursors and push targets in a SQLite file.
 
 Writes go through the store's one writer, reads through its reader. A follower that is new to a
 file with runs does not get a cursor for each of them: its row has the number of the newest run
@@ -17,8 +17,10 @@ from midrun.core.ids import RunId
 from midrun.errors import RunNotFound
 from midrun.ports.environment import Clock
 from midrun.ports.follower_cursors import FollowerCursor
+from midrun.ports.push_targets import PushTarget
 from midrun.stores import validation
-from midrun.stores.cursors import check_cursor, check_follower_name
+from midrun.stores.cursors import check_cursor, check_follower_name, check_push_target
+from midrun.stores.encryption import PayloadCipher
 from midrun.stores.sqlite.reader import ReadConnection
 from midrun.stores.sqlite.row_cache import RowCache
 from midrun.stores.sqlite.writer import SqliteWriter
@@ -165,3 +167,54 @@ def _read_cursor(db: apsw.Connection, follower: str, run: RunId) -> FollowerCurs
         raise RunNotFound(run)
     seq, note = found
     return FollowerCursor(run=run, seq=seq, note=note)
+
+
+PUT_TARGET: Final = "INSERT OR REPLACE INTO push_targets (run, id, body) VALUES (?, ?, ?)"
+REMOVE_TARGET: Final = "DELETE FROM push_targets WHERE run = ? AND id = ?"
+SELECT_TARGETS: Final = "SELECT id, body FROM push_targets WHERE run = ? ORDER BY id"
+
+
+class SqlitePushTargets:
+    """The push targets of one file."""
+
+    def __init__(
+        self, writer: SqliteWriter, reader: ReadConnection, cipher: PayloadCipher
+    ) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._cipher = cipher
+
+    async def put_target(self, run: RunId, target: PushTarget) -> None:
+        check_push_target(run, target)
+        body = self._cipher.encrypt_target(run, target.body)
+        await self._writer.write(
+            ChangeTarget(statement=PUT_TARGET, values=(run, target.id, body))
+        )
+
+    async def list_targets(self, run: RunId) -> Sequence[PushTarget]:
+        validation.check_run_id(run)
+        stored = await self._reader.read_in_thread(lambda db: _read_targets(db, run))
+        return [
+            PushTarget(id=name, body=self._cipher.decrypt_target(run, body))
+            for name, body in stored
+        ]
+
+    async def remove_target(self, run: RunId, target_id: str) -> None:
+        validation.check_run_id(run)
+        validation.check_text("id", target_id)
+        await self._writer.write(ChangeTarget(statement=REMOVE_TARGET, values=(run, target_id)))
+
+
+class ChangeTarget(Struct, frozen=True, kw_only=True):
+    """Put or remove a push target."""
+
+    statement: str
+    values: tuple[str | bytes, ...]
+
+    def __call__(self, rows: RowCache) -> None:
+        rows.db.execute(self.statement, self.values)
+
+
+def _read_targets(db: apsw.Connection, run: RunId) -> list[tuple[str, bytes]]:
+    rows = db.execute(SELECT_TARGETS, (run,))
+    return [(str(name), bytes(body)) for name, body in rows]

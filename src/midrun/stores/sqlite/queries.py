@@ -343,6 +343,7 @@ DELETE_SNAPSHOT: Final = "DELETE FROM snapshots WHERE no = ?"
 DELETE_CURSORS: Final = """
     DELETE FROM cursors WHERE follower IN (SELECT follower FROM followers) AND no = ?
 """
+DELETE_TARGETS: Final = "DELETE FROM push_targets WHERE run = ?"
 NEXT_LEFTOVER: Final = "SELECT no FROM tombstones WHERE removed = 0 ORDER BY id LIMIT 1"
 LEFTOVER_SIZES: Final = """
     SELECT seq, length(line) FROM entries WHERE no = ? ORDER BY seq LIMIT ?

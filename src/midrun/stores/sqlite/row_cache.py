@@ -155,6 +155,7 @@ class RowCache:
             self._execute(queries.DELETE_LABEL, (label, number))
         self._execute(queries.DELETE_SNAPSHOT, (number,))
         self._execute(queries.DELETE_CURSORS, (number,))
+        self._execute(queries.DELETE_TARGETS, (row.run,))
         self._execute(queries.DELETE_ROW, (number,))
         self._cached.pop(row.run, None)
         self.changes.append((row.run, Seq(tombstone.seq + 1)))

@@ -230,5 +230,14 @@ BEGIN
       AND NOT EXISTS (SELECT 1 FROM cursors WHERE follower = f.follower AND no = new.no);
 END;
 
+-- Addresses that clients have registered for a run: see `ports/push_targets.py`. A target may be
+-- stored before its run is started, so it has the name of the run and not its number.
+CREATE TABLE push_targets (
+    run  TEXT NOT NULL,
+    id   TEXT NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (run, id)
+) STRICT, WITHOUT ROWID;
+
 PRAGMA application_id = 1296647250;  -- "MIDR"
 PRAGMA user_version = 1;

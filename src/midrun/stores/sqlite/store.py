@@ -26,6 +26,7 @@ from midrun.errors import StoreClosed
 from midrun.ports.audit import AuditEntry
 from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.follower_cursors import FollowerCursors
+from midrun.ports.push_targets import PushTargets
 from midrun.ports.relay import Relay
 from midrun.ports.store import (
     ALL_RUNS,
@@ -51,7 +52,7 @@ from midrun.stores.operations import INLINE_MAX_BYTES, JournalStore, JournalWrit
 from midrun.stores.sqlite import operations, queries, reader
 from midrun.stores.sqlite.change_poller import ChangePoller
 from midrun.stores.sqlite.connection import open_file, register_key
-from midrun.stores.sqlite.cursors import SqliteFollowerCursors
+from midrun.stores.sqlite.cursors import SqliteFollowerCursors, SqlitePushTargets
 from midrun.stores.sqlite.reader import LineAndHash, ReadConnection
 from midrun.stores.sqlite.relay import SocketRelay
 from midrun.stores.sqlite.row_cache import select_halts
@@ -314,6 +315,9 @@ class SqliteStore(JournalStore):
 
     def follower_cursors(self) -> FollowerCursors:
         return SqliteFollowerCursors(self._writer, self._thread_reader, self._clock)
+
+    def push_targets(self) -> PushTargets:
+        return SqlitePushTargets(self._writer, self._thread_reader, self.cipher)
 
     def relay(self) -> Relay:
         return SocketRelay(self.path)

@@ -1,4 +1,4 @@
-"""The contract of follower cursors, for every store that keeps them."""
+"""The contract of follower cursors and push targets, for every store that keeps them."""
 
 from datetime import timedelta
 
@@ -13,6 +13,13 @@ from midrun.ports.follower_cursors import (
     FollowerCursor,
     FollowerCursors,
     HasFollowerCursors,
+)
+from midrun.ports.push_targets import (
+    TARGET_BODY_MAX_BYTES,
+    TARGET_ID_MAX_CHARS,
+    HasPushTargets,
+    PushTarget,
+    PushTargets,
 )
 from midrun.ports.store import Store
 from midrun.testing.store_suite.fixtures import (
@@ -195,3 +202,60 @@ class FollowerCursorSuite(StoreSuiteFixtures):
             )
         with pytest.raises(ValueError, match="follower"):
             await marks.acquire_leadership("", holder="p", ttl=LEASE_TTL)
+
+
+def targets_of(store: Store) -> PushTargets:
+    """Return the push targets of a store."""
+    assert isinstance(store, HasPushTargets)
+    return store.push_targets()
+
+
+class PushTargetSuite(StoreSuiteFixtures):
+    """The addresses of a run are kept until they are removed, or the run is."""
+
+    async def test_a_target_is_put_replaced_and_removed(self, store: Store) -> None:
+        targets = targets_of(store)
+        assert await targets.list_targets(MISSING_RUN) == []
+        await create_run(store, RUN)
+        first, second = PushTarget(id="a", body=b"1"), PushTarget(id="b", body=b"\x002")
+        await targets.put_target(RUN, second)
+        await targets.put_target(RUN, PushTarget(id="a", body=b"0"))
+        await targets.put_target(RUN, first)
+        await targets.put_target(OTHER_RUN, first)  # before this run exists
+        assert await targets.list_targets(RUN) == [first, second]
+        for _ in range(2):
+            await targets.remove_target(RUN, "a")
+        assert await targets.list_targets(RUN) == [second]
+        await create_run(store, OTHER_RUN)
+        assert await targets.list_targets(OTHER_RUN) == [first]
+
+    async def test_targets_go_with_the_run(self, store: Store) -> None:
+        targets, target = targets_of(store), PushTarget(id="a", body=b"1")
+        for run in (RUN, OTHER_RUN):
+            await create_run(store, run, head=COMPLETED_HEAD)
+            await targets.put_target(run, target)
+        await store.delete_runs([RUN], by="ann")
+        assert await targets.list_targets(RUN) == []
+        assert await targets.list_targets(OTHER_RUN) == [target]
+
+    async def test_targets_survive_a_restart(
+        self, store: Store, reopen: ReopenStore | None
+    ) -> None:
+        if reopen is None:
+            pytest.skip("the store is volatile")
+        target = PushTarget(id="a", body=b"1")
+        await targets_of(store).put_target(RUN, target)
+        assert await targets_of(await reopen(store)).list_targets(RUN) == [target]
+
+    async def test_a_target_has_bounds(self, store: Store) -> None:
+        longest = PushTarget(id="i" * TARGET_ID_MAX_CHARS, body=b"b" * TARGET_BODY_MAX_BYTES)
+        await targets_of(store).put_target(RUN, longest)
+        assert await targets_of(store).list_targets(RUN) == [longest]
+        for wrong in (
+            PushTarget(id="", body=b"1"),
+            PushTarget(id=longest.id + "i", body=b"1"),
+            PushTarget(id="a", body=b""),
+            PushTarget(id="a", body=longest.body + b"b"),
+        ):
+            with pytest.raises(ValueError, match="must have"):
+                await targets_of(store).put_target(RUN, wrong)

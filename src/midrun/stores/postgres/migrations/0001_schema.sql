@@ -214,6 +214,15 @@ CREATE TABLE midrun_cursors (
     PRIMARY KEY (follower, no)
 );
 
+-- Addresses that clients have registered for a run. A target may be stored before its run is
+-- started, so it has the name of the run and not its number.
+CREATE TABLE midrun_push_targets (
+    run  text  COLLATE "C" NOT NULL,
+    id   text  COLLATE "C" NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (run, id)
+);
+
 -- Notifications for processes that missed them: a row for each commit, kept for a while. The
 -- transaction number is not a position, because an earlier transaction may commit later. Readers
 -- ask for the rows that were not visible to their last query.
@@ -516,6 +525,7 @@ BEGIN
         DELETE FROM midrun_snapshots WHERE no = ANY(numbers);
         DELETE FROM midrun_cursors
         WHERE follower IN (SELECT follower FROM midrun_followers) AND no = ANY(numbers);
+        DELETE FROM midrun_push_targets WHERE run = ANY(names);
         DELETE FROM midrun_runs WHERE no = ANY(numbers);
         deleted := deleted || names;
         lines := lines || ARRAY(
