@@ -38,6 +38,7 @@ from midrun.ports.store import (
     Page,
     RunGroup,
     RunQuery,
+    RunQuota,
     RunRow,
     Snapshot,
     Tombstone,
@@ -56,7 +57,13 @@ from midrun.stores.deletion import (
     parse_ended_cursor,
 )
 from midrun.stores.encryption import UNENCRYPTED, PayloadCipher
-from midrun.stores.operations import JournalStore, JournalWrite, StoredRow, TakeLeaseWrite
+from midrun.stores.operations import (
+    CreateRunWrite,
+    JournalStore,
+    JournalWrite,
+    StoredRow,
+    TakeLeaseWrite,
+)
 from midrun.stores.search import match_words, parse_search
 from midrun.stores.validation import StoredHead
 from midrun.stores.watchers import HALTS_CHANGED, Watchers
@@ -141,6 +148,8 @@ class MemoryStore(JournalStore):
             validation.check_limits(
                 current, operation.holder, operation.limits, partial(self._count_held, run)
             )
+        if isinstance(operation, CreateRunWrite):
+            validation.check_quotas(run, operation.quotas, self._count_quota_runs)
         for key in operation.files.hashes:
             if key not in operation.files.bodies and key not in self._files:
                 raise FileMissing(run, key)
@@ -506,6 +515,12 @@ class MemoryStore(JournalStore):
             bool(select_limits({scope: 1}, row.head)) and self._is_alive(row.holder)
             for row in rows
         )
+
+    def _count_quota_runs(self, quota: RunQuota) -> tuple[int, int]:
+        seen_by = Visibility(tenant=quota.tenant, owner=quota.owner)
+        rows = [each.row for each in self._runs.values() if seen_by.includes(each.row.head)]
+        open_runs = sum(row.head.phase not in TERMINAL_PHASES for row in rows)
+        return open_runs, sum(row.started_at >= quota.since for row in rows)
 
     def _is_alive(self, holder: str) -> bool:
         beat = self._beats.get(holder)

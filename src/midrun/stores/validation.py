@@ -45,6 +45,7 @@ from midrun.errors import (
     LeaseHeld,
     NoRoom,
     NotJson,
+    QuotaReached,
     RunNotFound,
     SeqConflict,
     StaleEpoch,
@@ -57,6 +58,7 @@ from midrun.ports.store import (
     Lease,
     RunGroup,
     RunQuery,
+    RunQuota,
     RunRow,
     Snapshot,
     Visibility,
@@ -237,6 +239,7 @@ def _find_bad_field(head: Head) -> str:
 
 START_ENTRY_TYPES: Final = frozenset(transitions.START_ENTRY_TYPES)
 NAMED_HALT_SCOPES: Final = ("agent", "label", "run")
+QUOTA_NAMES: Final = ("open_runs", "recent_runs")
 RUN_ID_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -469,6 +472,34 @@ def check_limits(
     for scope, limit in limits.items():
         if current.holder != holder and count_held(scope) >= limit:
             raise NoRoom(current.run, scope, limit)
+
+
+def check_quota_values(quotas: Sequence[RunQuota]) -> None:
+    """Refuse quotas whose names cannot be stored, or whose bounds are negative."""
+    for quota in quotas:
+        check_visibility(Visibility(tenant=quota.tenant, owner=quota.owner))
+        for name in QUOTA_NAMES:
+            bound = getattr(quota, name)
+            if bound is not None and not 0 <= bound <= INTEGER_MAX:
+                raise ValueError(f"{name} must be from 0 to {INTEGER_MAX}, got {bound}")
+
+
+def check_quotas(
+    run: RunId,
+    quotas: Sequence[RunQuota],
+    count_runs: Callable[[RunQuota], tuple[int, int]],
+) -> None:
+    """Refuse a new run if one of `quotas` is reached.
+
+    `count_runs` returns the open runs of a quota and those that were started recently. It may
+    stop to count at the bound.
+    """
+    for quota in quotas:
+        counts = zip(QUOTA_NAMES, count_runs(quota), strict=True)
+        for name, count in counts:
+            bound = getattr(quota, name)
+            if bound is not None and count >= bound:
+                raise QuotaReached(run, quota.tenant, quota.owner, name, bound)
 
 
 def encode_halt_tenant(tenant: str | None) -> str:

@@ -1,13 +1,14 @@
 """Each store passes the conformance suites of `midrun.testing`."""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from midrun.core.entries import RunStarted
-from midrun.ports.store import RunQuery, Store
+from midrun.ports.store import RunQuery, RunQuota, Store
 from midrun.stores.encryption import PayloadCipher
 from midrun.stores.memory import MemoryStore
 from midrun.stores.postgres.store import PostgresStore
@@ -15,6 +16,7 @@ from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.postgres import Postgres
 from midrun.testing.store_suite import FollowerCursorSuite, ManualClock, StoreSuite
 from midrun.testing.store_suite.fixtures import RUN, ReopenStore, make_head
+from midrun.testing.store_suite.limits import race_under_quotas
 
 
 class TestMemoryStore(StoreSuite, FollowerCursorSuite):
@@ -128,3 +130,25 @@ class TestPostgresStore(StoreSuite, FollowerCursorSuite):
         yield reopen_store
         for store in opened:
             await store.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_processes_that_start_runs_at_once_do_not_exceed_a_quota(
+    kind: str, postgres: Postgres, tmp_path: Path
+) -> None:
+    """Each process has its own connections, as these stores have."""
+    url, stores = postgres.url(), list[Store]()
+    async with AsyncExitStack() as stack:
+        for _ in range(3):
+            store = (
+                SqliteStore(tmp_path / "runs.db")
+                if kind == "sqlite"
+                else await PostgresStore.open(url)
+            )
+            stack.push_async_callback(store.close)
+            stores.append(store)
+        quotas = [
+            RunQuota(tenant="acme", owner="ann", recent_runs=9),
+            RunQuota(tenant="acme", open_runs=7),
+        ]
+        assert await race_under_quotas(stores, quotas) == 7

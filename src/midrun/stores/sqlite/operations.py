@@ -32,7 +32,7 @@ from midrun.stores.deletion import (
     find_refusal,
     make_tombstone,
 )
-from midrun.stores.operations import JournalWrite, StoredRow, TakeLeaseWrite
+from midrun.stores.operations import CreateRunWrite, JournalWrite, StoredRow, TakeLeaseWrite
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.row_cache import RowCache, select_tombstone
 
@@ -62,7 +62,8 @@ class WriteJournal(Struct, frozen=True, gc=False):
         """Check the conditions, then write the entries and the row.
 
         Raises:
-            HaltInForce, NoRoom, FileMissing: see `Store`. Others: see `JournalWrite.apply`.
+            HaltInForce, NoRoom, QuotaReached, FileMissing: see `Store`.
+            Others: see `JournalWrite.apply`.
         """
         operation = self.operation
         taken = operation if isinstance(operation, TakeLeaseWrite) else None
@@ -85,6 +86,8 @@ class WriteJournal(Struct, frozen=True, gc=False):
                 taken.limits,
                 lambda scope: rows.count_held(scope, taken.run, now),
             )
+        if isinstance(operation, CreateRunWrite):
+            validation.check_quotas(operation.run, operation.quotas, rows.count_quota_runs)
         rows.check_files(operation.run, operation.files)
         rows.write_change(current, change)
         rows.write_files(operation.run, operation.files)

@@ -253,6 +253,29 @@ USAGE_OF_TENANT: Final = (
     + _NEWEST
     + "WHERE tenant = ?1 AND started_at >= ?3"
 )
+# The runs of a quota, counted up to its bound. Parameters: tenant, owner, since, bound.
+COUNT_OPEN: Final = """
+    SELECT count(*) FROM (
+        SELECT ?3 FROM runs INDEXED BY runs_by_phase
+        WHERE phase IN ('queued', 'running', 'pausing', 'paused', 'waiting', 'cancelling',
+                        'failed', 'halted')
+          AND tenant = ?1 AND (?2 = '' OR owner = ?2)
+        LIMIT ?4
+    )
+"""
+COUNT_RECENT: Final = """
+    SELECT count(*) FROM (
+        SELECT ?2 FROM runs INDEXED BY runs_by_start
+        WHERE tenant = ?1 AND started_at >= ?3 LIMIT ?4
+    )
+"""
+COUNT_RECENT_OF_OWNER: Final = """
+    SELECT count(*) FROM (
+        SELECT 1 FROM runs INDEXED BY runs_by_owner
+        WHERE owner = ?2 AND tenant = ?1 AND started_at >= ?3
+        ORDER BY no DESC LIMIT ?4
+    )
+"""
 # Parameters: tenant, owner.
 STORED_BYTES: Final = """
     SELECT coalesce(sum((SELECT sum(length(line)) FROM entries WHERE no = r.no) + (

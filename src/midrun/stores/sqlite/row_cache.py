@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.values import DRIVABLE_PHASES
 from midrun.errors import FileMissing
-from midrun.ports.store import HaltRecord, Tombstone
+from midrun.ports.store import HaltRecord, RunQuota, Tombstone
 from midrun.stores import validation
 from midrun.stores.chunks import split_line
 from midrun.stores.deletion import build_tombstone, explain_missing
@@ -253,6 +253,17 @@ class RowCache:
     def count_held(self, scope: str, excluded: RunId, now: Micros) -> int:
         """Count the other runs of `scope` that are held by a live holder."""
         return int(self.db.execute(queries.COUNT_HELD, (now, excluded, scope)).get)
+
+    def count_quota_runs(self, quota: RunQuota) -> tuple[int, int]:
+        """Count the open and the recent runs of `quota`, each up to its bound."""
+        recent = queries.COUNT_RECENT_OF_OWNER if quota.owner else queries.COUNT_RECENT
+        whose, counts = (quota.tenant, quota.owner, quota.since), [0, 0]
+        for place, (statement, bound) in enumerate(
+            ((queries.COUNT_OPEN, quota.open_runs), (recent, quota.recent_runs))
+        ):
+            if bound is not None:
+                counts[place] = int(self.db.execute(statement, (*whose, bound)).get)
+        return counts[0], counts[1]
 
     def load_halts(self) -> tuple[HaltRecord, ...]:
         """Return the halts that are in force in this transaction, oldest first."""
