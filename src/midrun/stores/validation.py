@@ -51,7 +51,6 @@ from midrun.errors import (
     StaleEpoch,
     TooLarge,
 )
-from midrun.ports.audit import AUDIT_TEXT_MAX_CHARS, AuditEntry
 from midrun.ports.store import (
     AppendResult,
     HaltRecord,
@@ -176,21 +175,6 @@ def build_row(
         started_at=started_at,
         changed_at=changed_at,
     )
-
-
-def encode_audit(entry: AuditEntry) -> bytes:
-    """Return the body of an audit entry, without its time; cut texts that are too long."""
-    texts = {
-        name: value[:AUDIT_TEXT_MAX_CHARS].encode("utf-8", "replace").decode()
-        for name in entry.__struct_fields__
-        if isinstance(value := getattr(entry, name), str)
-    }
-    return msgspec.json.encode(replace(entry, at=Micros(0), **texts))
-
-
-def build_audit(at: Micros, body: bytes) -> AuditEntry:
-    """Build an audit entry from its columns."""
-    return replace(msgspec.json.decode(body, type=AuditEntry), at=at)
 
 
 def build_run_group(

@@ -87,9 +87,9 @@ TRUNCATE_ALL = """
             SET LOCAL session_replication_role = replica;  -- disables the triggers of entries
             TRUNCATE midrun_runs, midrun_entries, midrun_labels, midrun_snapshots,
                      midrun_notices, midrun_holders, midrun_halts, midrun_followers,
-                     midrun_audit, midrun_cursors, midrun_chunks, midrun_files,
-                     midrun_run_files, midrun_search, midrun_chunk_uses, midrun_tombstones,
-                     midrun_encryption_keys
+                     midrun_audit, midrun_audit_end, midrun_cursors, midrun_chunks,
+                     midrun_files, midrun_run_files, midrun_search, midrun_chunk_uses,
+                     midrun_tombstones, midrun_encryption_keys
                      RESTART IDENTITY;
         END IF;
     END
@@ -132,6 +132,7 @@ class TestPostgresStore(StoreSuite, FollowerCursorSuite):
             await store.close()
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_processes_that_start_runs_at_once_do_not_exceed_a_quota(
     kind: str, postgres: Postgres, tmp_path: Path

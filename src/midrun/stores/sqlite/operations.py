@@ -25,6 +25,7 @@ from midrun.ports.store import (
     Visibility,
 )
 from midrun.stores import validation
+from midrun.stores.audit import find_audit_end, make_audit_line
 from midrun.stores.deletion import (
     LEFTOVERS_MAX_BYTES,
     LEFTOVERS_MAX_ENTRIES,
@@ -34,6 +35,7 @@ from midrun.stores.deletion import (
 )
 from midrun.stores.operations import CreateRunWrite, JournalWrite, StoredRow, TakeLeaseWrite
 from midrun.stores.sqlite import queries
+from midrun.stores.sqlite.reader import select_audit_end
 from midrun.stores.sqlite.row_cache import RowCache, select_tombstone
 
 DAY_MICROS: Final = 86_400 * MICROS_PER_SECOND
@@ -175,10 +177,17 @@ class AppendAudit(Struct, frozen=True, kw_only=True):
 
     body: bytes
     tenant: str
+    chain: HashChain
     clock: Clock
 
     def __call__(self, rows: RowCache) -> None:
-        rows.db.execute(queries.ADD_AUDIT, (self.clock(), self.body, self.tenant))
+        last = rows.db.execute(queries.LAST_AUDIT_LINE).get
+        end = find_audit_end(self.chain, select_audit_end(rows.db), last)
+        line, end = make_audit_line(self.chain, end, self.clock(), self.tenant, self.body)
+        rows.db.execute(
+            queries.ADD_AUDIT, (line.number, line.at, line.tenant, line.body, line.hash)
+        )
+        rows.db.execute(queries.SET_AUDIT_END, (end.number, end.hash, end.seal))
 
 
 class RemoveHalt(Struct, frozen=True, kw_only=True):

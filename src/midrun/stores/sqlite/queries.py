@@ -321,7 +321,16 @@ ADD_ENCRYPTION_KEY: Final = """
     INSERT INTO encryption_keys (key_id)
     SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM encryption_keys WHERE key_id = ?1)
 """
-ADD_AUDIT: Final = "INSERT INTO audit (at, body, tenant) VALUES (?, ?, ?)"
+ADD_AUDIT: Final = "INSERT INTO audit (id, at, tenant, body, hash) VALUES (?, ?, ?, ?, ?)"
+SET_AUDIT_END: Final = """
+    INSERT INTO audit_end (one, no, hash, seal) VALUES (1, ?1, ?2, ?3)
+    ON CONFLICT (one) DO UPDATE SET no = ?1, hash = ?2, seal = ?3
+"""
+AUDIT_END: Final = "SELECT no, hash, seal FROM audit_end"
+LAST_AUDIT_LINE: Final = "SELECT id, hash FROM audit ORDER BY id DESC LIMIT 1"
+AUDIT_LINES: Final = """
+    SELECT id, at, tenant, body, hash FROM audit WHERE id > ? ORDER BY id LIMIT ?
+"""
 AUDIT: Final = """
     SELECT id, at, body FROM audit WHERE id > ? AND at >= ? AND at < ? ORDER BY id LIMIT ?
 """

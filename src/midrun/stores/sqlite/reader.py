@@ -29,6 +29,7 @@ from midrun.errors import (
     RunNotFound,
     StoreClosed,
 )
+from midrun.ports.audit import AuditEnd, AuditLine
 from midrun.ports.store import (
     ALL_RUNS,
     EndedQuery,
@@ -408,3 +409,20 @@ def _choose_list_statement(query: RunQuery) -> str:
     if query.phases:
         return queries.LIST_BY_PHASE
     return queries.LIST_BY_AGENT if query.agent else queries.LIST_ALL
+
+
+def select_audit_end(db: apsw.Connection) -> AuditEnd:
+    """Return the end of the audit log that is stored beside it."""
+    found = db.execute(queries.AUDIT_END).get
+    if found is None:
+        return AuditEnd()
+    number, link, seal = found
+    return AuditEnd(number=number, hash=link, seal=seal)
+
+
+def select_audit_lines(db: apsw.Connection, after: int, limit: int) -> list[AuditLine]:
+    """Return stored lines of the audit log, in order."""
+    return [
+        AuditLine(number=number, at=at, tenant=tenant, body=body, hash=link)
+        for number, at, tenant, body, link in db.execute(queries.AUDIT_LINES, (after, limit))
+    ]

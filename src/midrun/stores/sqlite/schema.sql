@@ -188,12 +188,23 @@ CREATE TABLE halt_counter (
 
 INSERT INTO halt_counter VALUES (0);
 
--- The audit log: actions of people that no journal records. The body is JSON.
+-- The audit log: actions of people that no journal records. The body is JSON. The hash links each
+-- line to all lines before it.
 CREATE TABLE audit (
-    id     INTEGER PRIMARY KEY,
+    id     INTEGER PRIMARY KEY,      -- from 1, without gaps
     at     INTEGER NOT NULL,
     tenant TEXT    NOT NULL,
-    body   BLOB    NOT NULL
+    body   BLOB    NOT NULL,
+    hash   BLOB    NOT NULL
+) STRICT;
+
+-- The last line of the audit log, in one row, so that a missing end is noticed. The seal proves
+-- the row, if the store has a chain key.
+CREATE TABLE audit_end (
+    one  INTEGER PRIMARY KEY CHECK (one = 1),
+    no   INTEGER NOT NULL,
+    hash BLOB    NOT NULL,
+    seal BLOB    NOT NULL
 ) STRICT;
 
 CREATE INDEX audit_by_tenant ON audit (tenant) WHERE tenant <> '';
@@ -201,6 +212,11 @@ CREATE INDEX audit_by_tenant ON audit (tenant) WHERE tenant <> '';
 CREATE TRIGGER audit_does_not_change BEFORE UPDATE ON audit
 BEGIN
     SELECT raise(ABORT, 'audit entries are never changed');
+END;
+
+CREATE TRIGGER audit_does_not_go BEFORE DELETE ON audit
+BEGIN
+    SELECT raise(ABORT, 'audit entries are never removed');
 END;
 
 -- Followers, and the cursor of each follower in each run. When a follower first starts, the

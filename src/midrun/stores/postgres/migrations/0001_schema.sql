@@ -176,14 +176,34 @@ CREATE TABLE midrun_holders (
     lag     double precision NOT NULL
 ) WITH (fillfactor = 50);
 
--- The audit log: actions of people that no journal records. The body is JSON.
+-- The audit log: actions of people that no journal records. The body is JSON. The hash links each
+-- line to all lines before it.
 CREATE TABLE midrun_audit (
-    id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id     bigint PRIMARY KEY,       -- from 1, without gaps
     at     bigint NOT NULL,
     tenant text   COLLATE "C" NOT NULL,
-    body   bytea  NOT NULL
+    body   bytea  NOT NULL,
+    hash   bytea  NOT NULL
 );
 CREATE INDEX midrun_audit_by_tenant ON midrun_audit (tenant, id) WHERE tenant <> '';
+
+-- The last line of the audit log, in one row, so that a missing end is noticed. The seal proves
+-- the row, if the store has a chain key.
+CREATE TABLE midrun_audit_end (
+    one  boolean PRIMARY KEY CHECK (one),
+    no   bigint  NOT NULL,
+    hash bytea   NOT NULL,
+    seal bytea   NOT NULL
+);
+
+CREATE FUNCTION midrun_refuse_audit_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'audit entries are never changed or removed';
+END
+$$;
+
+CREATE TRIGGER midrun_refuse_audit_change BEFORE UPDATE OR DELETE OR TRUNCATE ON midrun_audit
+FOR EACH STATEMENT EXECUTE FUNCTION midrun_refuse_audit_change();
 
 CREATE TABLE midrun_halts (
     no     bigint GENERATED ALWAYS AS IDENTITY,
