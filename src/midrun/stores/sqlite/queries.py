@@ -410,6 +410,7 @@ VACUUM_STEP: Final = "PRAGMA incremental_vacuum(64)"
 # The position of the change poller: see `change_poller.py`.
 DATA_VERSION: Final = "PRAGMA data_version"
 VERSION: Final = "PRAGMA user_version"
+OLDEST_SUPPORTED: Final = "SELECT oldest FROM schema_support"
 LAST_ENTRY_ID: Final = "SELECT coalesce(max(id), 0) FROM entries"
 HALT_COUNTER: Final = "SELECT changes FROM halt_counter"
 LAST_TOMBSTONE_ID: Final = "SELECT coalesce(max(id), 0) FROM tombstones"

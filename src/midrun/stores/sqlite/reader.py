@@ -56,7 +56,7 @@ from midrun.stores.search import format_fts5_query, parse_search
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connection import (
     FILE_ERRORS,
-    check_schema_version,
+    explain_failure,
     open_reader,
     translate_errors,
 )
@@ -92,11 +92,8 @@ class ReadConnection:
                 raise StoreClosed(str(self._path))
             try:
                 return read(self._db)
-            except FILE_ERRORS:
-                # A statement also fails after a newer midrun has upgraded the schema. Then
-                # `SchemaTooNew` says so, and the file is not reported as damaged.
-                check_schema_version(self._db)
-                raise
+            except FILE_ERRORS as error:
+                raise explain_failure(self._db, error) from error
 
     async def read_in_thread(self, read: Callable[[apsw.Connection], T]) -> T:
         """Run `read` on the connection in a worker thread and return its result."""

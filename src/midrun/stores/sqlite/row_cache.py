@@ -25,7 +25,7 @@ from midrun.stores.chunks import split_line
 from midrun.stores.deletion import build_tombstone, explain_missing
 from midrun.stores.operations import RowChange, StoredRow
 from midrun.stores.sqlite import queries
-from midrun.stores.sqlite.connection import check_schema_version
+from midrun.stores.sqlite.connection import check_migrated_schema
 from midrun.stores.validation import NamedFiles, StoredHead, build_halt, decode_head
 from midrun.stores.watchers import HALTS_CHANGED
 
@@ -56,7 +56,8 @@ class RowCache:
         """Begin a write transaction; drop the cache if another connection has written.
 
         Raises:
-            SchemaTooNew: the other connection has upgraded the schema.
+            SchemaTooNew: the other connection has migrated the schema, and this process must
+                not write to it.
         """
         self._execute("BEGIN IMMEDIATE")
         self.changes.clear()
@@ -66,7 +67,7 @@ class RowCache:
         # schema is checked only then.
         if self.db.data_version() != self._data_version:
             self.drop_cache()
-            check_schema_version(self.db)
+            check_migrated_schema(self.db)
         elif len(self._cached) > CACHED_RUNS_MAX:
             self.drop_cache()
 

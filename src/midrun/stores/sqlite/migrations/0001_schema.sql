@@ -1,4 +1,5 @@
--- The schema of a midrun database. `application_id` identifies it, `user_version` is its version.
+-- The schema of a midrun database. `application_id` identifies it, `user_version` is the number of
+-- its newest migration.
 -- Entries are only added; those of a deleted run are removed after its tombstone was written.
 -- The triggers enforce that for other programs that open the file, too.
 
@@ -246,5 +247,13 @@ BEGIN
       AND NOT EXISTS (SELECT 1 FROM cursors WHERE follower = f.follower AND no = new.no);
 END;
 
+-- The oldest schema whose processes may go on writing. A process that has the file open when a
+-- newer midrun migrates it goes on, if its own schema is not older than this. A migration under
+-- which older processes must not write raises the number to its own.
+CREATE TABLE schema_support (
+    oldest INTEGER NOT NULL
+) STRICT;
+
+INSERT INTO schema_support VALUES (1);
+
 PRAGMA application_id = 1296647250;  -- "MIDR"
-PRAGMA user_version = 1;
