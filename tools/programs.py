@@ -52,7 +52,9 @@ def missing_packages() -> list[str]:
 
 def main() -> int:
     """Install missing programs if possible; return 1 if any is still missing."""
-    if lost := missing_packages():
+    # Prometheus is optional: without it, a parser checks the alert rules.
+    optional = [] if shutil.which("promtool") else ["prometheus"]
+    if lost := missing_packages() + optional:
         _install(lost)
     for name in missing_packages():
         hint = f"; {MISSING}" if name == "chromium" else ""
@@ -67,7 +69,8 @@ def _install(packages: list[str]) -> None:
     if apt is None or os.geteuid() != 0:
         return
     print(f"==> installing with apt-get: {', '.join(packages)}", flush=True)
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    # The runlevel keeps a package from starting its service.
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     for command in (
         ["update", "-qq"],
         ["install", "-y", "-qq", "--no-install-recommends", *packages],

@@ -32,6 +32,7 @@
         ├── StaleEpoch         the lease was lost: drop the run
         ├── LeaseHeld
         ├── NoRoom             a concurrency limit is reached: the run waits
+        ├── QuotaReached       one more run would exceed a quota
         ├── HaltInForce
         ├── KindRefused        this writer may not append that kind of entry
         ├── CursorRefused      (also a ValueError)
@@ -617,6 +618,25 @@ class NoRoom(StoreError):
         return (
             f"Cannot drive run {self.run} yet: the limit of {self.most} runs for {self.scope} "
             "is reached. Wait until one of them rests, or raise the limit."
+        )
+
+
+class QuotaReached(StoreError):
+    """The quota of a tenant, or of one owner in it, has no room for one more run."""
+
+    code = "quota_reached"
+    run: str
+    tenant: str
+    owner: str
+    quota: str
+    most: int
+
+    def __str__(self) -> str:
+        tenant = f"tenant {self.tenant}" if self.tenant else "the default tenant"
+        whose = f"user {self.owner} in {tenant}" if self.owner else tenant
+        return (
+            f"Cannot start run {self.run}: the quota of {whose} is used up, {self.quota} is at "
+            f"{self.most}. Wait until a run ends or is older, or raise the quota."
         )
 
 

@@ -1,4 +1,4 @@
-"""Workers of two versions side by side on one Postgres store, while runs are in flight."""
+"""Workers of two versions side by side on one store, while runs are in flight."""
 
 import os
 import shutil
@@ -15,11 +15,16 @@ import pytest
 import midrun
 from midrun import Midrun
 from midrun.errors import StoreForeign
-from midrun.stores.postgres.setup import load_migrations
+from midrun.stores.migrations import load_migrations
 from midrun.testing.postgres import Postgres
 
 TIMEOUT_S: Final = 60
-NEWER_VERSION: Final = load_migrations()[-1][0] + 1
+
+MIGRATIONS: Final = {
+    "postgres": "ALTER TABLE midrun_runs ADD COLUMN region text NOT NULL DEFAULT '';\n",
+    "sqlite": "ALTER TABLE runs ADD COLUMN region TEXT NOT NULL DEFAULT '';\n",
+}
+"""Of each store, one more migration, which only adds a column."""
 
 WORKER: Final = """
 import sys
@@ -82,22 +87,28 @@ def running_worker(source: Path, url: str, gate: Path, agent: str) -> Iterator[s
 
 
 def make_newer_version(folder: Path) -> Path:
-    """Copy the package, with one more migration that only adds a column."""
+    """Copy the package, with one more migration of each store."""
     package = Path(midrun.__file__).parent
     ignored = shutil.ignore_patterns("__pycache__", "static")
     shutil.copytree(package, folder / "midrun", ignore=ignored)
-    migrations = folder / "midrun" / "stores" / "postgres" / "migrations"
-    text = "ALTER TABLE midrun_runs ADD COLUMN region text NOT NULL DEFAULT '';\n"
-    (migrations / f"{NEWER_VERSION:04}_region.sql").write_text(text)
+    for store, text in MIGRATIONS.items():
+        migrations = folder / "midrun" / "stores" / store / "migrations"
+        (migrations / f"{find_newer_version(store):04}_region.sql").write_text(text)
     return folder
 
 
+def find_newer_version(store: str) -> int:
+    return load_migrations(f"midrun.stores.{store}")[-1][0] + 1
+
+
 @pytest.mark.once
+@pytest.mark.parametrize("store", MIGRATIONS)
 async def test_an_older_worker_goes_on_beside_a_newer_one_that_migrates(
-    postgres: Postgres, tmp_path: Path
+    store: str, postgres: Postgres, tmp_path: Path
 ) -> None:
     """Runs of both complete; a second process of the older version is refused by name."""
-    url, gate = postgres.url(), tmp_path / "gate"
+    url = postgres.url() if store == "postgres" else f"sqlite:///{tmp_path}/runs.db"
+    gate, newer_version = tmp_path / "gate", find_newer_version(store)
     older, newer = Path(midrun.__file__).parents[1], make_newer_version(tmp_path / "newer")
     is_newer: dict[str, bool] = {}  # run -> its tool ran in the newer version
     with anyio.fail_after(TIMEOUT_S):
@@ -112,7 +123,7 @@ async def test_an_older_worker_goes_on_beside_a_newer_one_that_migrates(
                     assert (await run.until("completed")).output == "Done."
                     assert await observer.verify(run_id)
                     is_newer[run_id] = str(newer) in b"".join(await run.export()).decode()
-        with pytest.raises(StoreForeign, match=f"schema {NEWER_VERSION} belongs to a newer"):
+        with pytest.raises(StoreForeign, match=f"schema {newer_version} belongs to a newer"):
             async with Midrun(url):
                 pass
     assert is_newer == {first: False, second: True}

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from msgspec.structs import asdict
 
 from midrun.cli.output import CommandOutput
-from midrun.cli.run_commands import check_service, require_server
+from midrun.cli.run_commands import check_service, require_server, split_webhook
 from midrun.cli.settings import (
     SECRET_NAMES,
     SETTINGS_PREFIX,
@@ -23,7 +23,8 @@ from midrun.core.ids import MICROS_PER_SECOND, Micros, micros_to_datetime
 from midrun.errors import Misconfigured
 from midrun.ports.audit import AuditEntry
 from midrun.ports.environment import read_wall_clock
-from midrun.runs.audit import CSV_FIELDS, iter_csv_values
+from midrun.runs.audit import CSV_FIELDS, iter_csv_values, verify_audit
+from midrun.runs.midrun import Midrun
 from midrun.runs.protocols import AnyMidrun
 
 if TYPE_CHECKING:
@@ -62,14 +63,19 @@ def show_value(setting: ResolvedSetting) -> str:
     if value is None or value == "":
         return "-"
     if setting.name == "webhook" and isinstance(value, list):
-        return ", ".join(
-            f"{urlsplit(url).scheme}://{urlsplit(url).hostname}/…" for url in value
-        )
+        return ", ".join(map(_show_webhook, value))
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "-"
     if isinstance(value, bool):
         return "true" if value else "false"
     return _hide_password(str(value))
+
+
+def _show_webhook(word: str) -> str:
+    """Return the tenant and the host of a webhook; its path may be a secret."""
+    tenant, url = split_webhook(word)
+    parts = urlsplit(url)
+    return f"{'' if tenant is None else f'{tenant}='}{parts.scheme}://{parts.hostname}/…"
 
 
 def _hide_password(text: str) -> str:
@@ -182,7 +188,14 @@ async def sessions(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> in
 
 
 async def audit(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
-    """Print the audit trail of a time range."""
+    """Print the audit trail of a time range, or verify the audit log of the store."""
+    if args.verify or args.expect:
+        if not isinstance(midrun, Midrun):
+            problem = "Cannot verify the audit log of a server: its store has the log and the "
+            raise Misconfigured("verify", f"{problem}chain key. Run the command with --store")
+        verdict = await verify_audit(midrun.store, args.expect or "")
+        out.write(verdict, str(verdict))
+        return 0 if verdict else 1
     is_csv = args.format == "csv" and not out.as_json
     if is_csv:
         out.write_raw(format_csv_line(CSV_FIELDS))

@@ -175,8 +175,8 @@ def _list_worker_options(engine: Arg) -> tuple[Arg, ...]:
         ),
         Arg(
             "--webhook",
-            "post events to this URL, signed with $MIDRUN_WEBHOOK_SECRET",
-            "URL",
+            "post events, of one tenant or all, signed with $MIDRUN_WEBHOOK_SECRET",
+            "[TENANT=]URL",
             kind="list",
         ),
         Arg("--spans", "emit OpenTelemetry spans", kind="flag"),
@@ -604,6 +604,7 @@ COMMAND_GROUPS: Final = {
             (
                 "midrun audit --since 24h",
                 "midrun audit --since 2026-11-01 --until 2026-12-01 --format csv > audit.csv",
+                "midrun audit --verify",
             ),
             (
                 *TARGET_OPTIONS,
@@ -621,6 +622,10 @@ COMMAND_GROUPS: Final = {
                     choices=("text", "jsonl", "csv"),
                     default="text",
                 ),
+                Arg(
+                    "--verify", "check that no audit entry was changed or removed", kind="flag"
+                ),
+                Arg("--expect", "also check that this hash is in the log", "HASH"),
             ),
         ),
         "config": CommandSpec(

@@ -180,13 +180,23 @@ def _build_metrics(args: Namespace, midrun: Midrun, followers: Sequence[str]) ->
     return Metrics(midrun, *sinks, followers=followers)
 
 
+def split_webhook(word: str) -> tuple[str | None, str]:
+    """Return the tenant, or None for all tenants, and the address of `[TENANT=]URL`."""
+    # An address may have "=" too, but only after its scheme.
+    tenant, _, url = word.partition("=")
+    is_address = "://" in tenant or "://" not in url
+    return (None, word) if is_address else (tenant, url)
+
+
 def _build_followers(args: Namespace, midrun: Midrun) -> list[Follower]:
     followers: list[Follower] = []
     try:
         if args.webhook:
             from midrun.followers.webhooks import Webhook  # noqa: PLC0415 - needs its extra
 
-            followers += [Webhook(url, secret=args.webhook_secret) for url in args.webhook]
+            for word in args.webhook:
+                tenant, url = split_webhook(word)
+                followers.append(Webhook(url, secret=args.webhook_secret, tenant=tenant))
         if args.spans:
             from midrun.followers.spans import Spans  # noqa: PLC0415 - needs its extra
 
@@ -439,7 +449,10 @@ def _configure_logs(args: Namespace) -> None:
     if logging.getLogger().handlers and not is_wanted:
         return
     secrets = [str(each.value) for each in args.settings if each.name in SECRET_NAMES]
-    secrets += [urlsplit(args.store).password or "", *(args.webhook or ())]
+    secrets += [
+        urlsplit(args.store).password or "",
+        *(split_webhook(word)[1] for word in args.webhook or ()),
+    ]
     configure_logs(
         level=args.log_level or "info",
         log_format=args.log_format or "text",

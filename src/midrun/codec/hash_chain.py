@@ -18,6 +18,7 @@ from hashlib import sha256
 from hmac import compare_digest, digest
 from typing import Final, Protocol, runtime_checkable
 
+import msgspec
 from msgspec import Struct
 
 from midrun.codec.journal import hash_run_id
@@ -29,6 +30,9 @@ KEY_MIN_BYTES: Final = 16
 """The shortest key. An empty one, from an unset variable for example, would prove nothing."""
 
 SEAL_BYTES: Final = 32
+
+AUDIT_CHAIN: Final = RunId("audit log")
+"""The name from which the audit log's first link is computed; no run can have it."""
 
 
 class HashChain(Struct, frozen=True, gc=False):
@@ -98,6 +102,19 @@ class HashChain(Struct, frozen=True, gc=False):
                 raise JournalCorrupt(run, seq, "the chain of hashes is broken")
             lines.append(data)
         return lines
+
+    def make_audit_link(
+        self, previous: bytes, number: int, at: int, tenant: str, body: bytes
+    ) -> bytes:
+        """Return the link of a line of the audit log; `previous` is b"" for the first line."""
+        # JSON has no line break, so no other columns and body have the same bytes.
+        columns = msgspec.json.encode((number, at, tenant))
+        link = previous or self.make_first_link(AUDIT_CHAIN)
+        return self.make_next_link(link, columns + b"\n" + body)
+
+    def seal_audit_end(self, number: int, link: bytes) -> bytes:
+        """Return the seal of the end of the audit log; b"" without a key."""
+        return b"" if self.key is None else self._seal(link, b"audit %d" % number)
 
     def seal_snapshot(self, link: bytes, body: bytes) -> bytes:
         """Return the stored form of a snapshot taken at `link`; with a key, it has a seal.

@@ -166,16 +166,8 @@ async def call_model(
     # Three ends are left. The stream ended early by itself: that is a failure, and is retried.
     # It was stopped: that is an abort, with the text so far. Or the reply is complete, even if
     # a stop came in the same moment: then its cost was paid, and it is used.
-    if partial_reply.finished is None and not in_flight.stop_reason:
-        failure = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
-        return _make_model_failure(context, in_flight, failure, partial_reply, model_count)
     if partial_reply.finished is None:
-        return CallAborted(
-            call=call.id,
-            text="".join(partial_reply.text_pieces),
-            thinking="".join(partial_reply.thinking_pieces),
-            spent=partial_reply.spent,
-        )
+        return _end_unfinished_reply(context, agent, in_flight, partial_reply, model_count)
     if open_stream is not None and _lacks_price(state, partial_reply.spent):
         return CallFailed(
             call=call.id,
@@ -189,6 +181,25 @@ async def call_model(
     return CallDone(
         call=call.id,
         reply=replace(reply, model=fallback) if fallback else reply,
+        spent=partial_reply.spent,
+    )
+
+
+def _end_unfinished_reply(
+    context: DriverContext,
+    agent: Agent,
+    in_flight: InFlightCall,
+    partial_reply: _PartialReply,
+    model_count: int,
+) -> CallFailed | CallAborted:
+    """Return the outcome of a call whose stream ended before its reply was complete."""
+    if not in_flight.stop_reason:
+        failure = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
+        return _make_model_failure(context, in_flight, failure, partial_reply, model_count)
+    return CallAborted(
+        call=in_flight.call.id,
+        text="".join(partial_reply.text_pieces),
+        thinking="".join(partial_reply.thinking_pieces),
         spent=partial_reply.spent,
     )
 

@@ -84,6 +84,7 @@ class RunLabels(Struct, frozen=True):
     agent: str
     models: Mapping[str, str]
     find_call: FindCall
+    tenant: str = ""
 
 
 class _Begun(Struct, frozen=True):
@@ -146,6 +147,7 @@ class JournalMeasurement:
         match entry:
             case e.RunStarted():
                 self._add(m.RUNS_STARTED, agent)
+                self._add(m.TENANT_RUNS_STARTED, self._origin.tenant)
             case e.LeaseTaken():
                 # The worker before it had not given the lease back. An entry that is read
                 # again has changed `_is_leased` already.
@@ -165,6 +167,7 @@ class JournalMeasurement:
             )
         if (outcome := RUN_OUTCOMES.get(type(entry))) is not None:
             self._add(m.RUNS_ENDED, agent, outcome)
+            self._add(m.TENANT_RUNS_ENDED, self._origin.tenant, outcome)
 
     # ── controls ──────────────────────────────────────────────────────────────────────────
 
@@ -250,8 +253,11 @@ class JournalMeasurement:
         for kind, tokens in (parts if any(parts.values()) else {"total": spent.tokens}).items():
             if tokens:
                 self._add(m.MODEL_TOKENS, agent, model, kind, value=tokens)
+        if spent.tokens:
+            self._add(m.TENANT_MODEL_TOKENS, self._origin.tenant, value=spent.tokens)
         if spent.cost:  # in millionths of a dollar
             self._add(m.MODEL_COST, agent, model, value=spent.cost / 1e6)
+            self._add(m.TENANT_MODEL_COST, self._origin.tenant, value=spent.cost / 1e6)
 
     # ── asks ──────────────────────────────────────────────────────────────────────────────
 

@@ -4,8 +4,8 @@ A metric has its OpenTelemetry name here; the name in Prometheus follows from it
 the OpenTelemetry specification. The dashboard and the alert rules in `deploy/` may use only
 metrics of this list, and a test checks that.
 
-Labels hold names that developers and operators chose (agents, tools, models), or words of a
-fixed set. No label and no metric holds a text of a run.
+Labels hold names that developers and operators chose (agents, tools, models, tenants), or words
+of a fixed set. No label and no metric holds a text of a run.
 """
 
 from collections.abc import Iterable, Mapping
@@ -150,6 +150,26 @@ UNDOS_GIVEN_UP: Final = _count(
     "action",
 )
 
+# By tenant. These have no label for the agent: the product of both would be too many series.
+TENANT_RUNS_STARTED: Final = _count(
+    "midrun.tenant_runs_started", "Runs started, by tenant.", "tenant"
+)
+TENANT_RUNS_ENDED: Final = _count(
+    "midrun.tenant_runs_ended",
+    "Runs that completed, failed or were cancelled, by tenant.",
+    "tenant",
+    "outcome",
+)
+TENANT_MODEL_TOKENS: Final = _count(
+    "midrun.tenant_model_tokens", "Tokens of model calls, by tenant.", "tenant"
+)
+TENANT_MODEL_COST: Final = _count(
+    "midrun.tenant_model_cost",
+    "Cost of model calls, by the known prices, by tenant.",
+    "tenant",
+    unit="USD",
+)
+
 # ── read from the store ──────────────────────────────────────────────────────────────────────
 
 RUNS: Final = _gauge("midrun.runs", "Runs that have not ended, by phase.", "agent", "phase")
@@ -235,6 +255,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         *(RUNS_STARTED, RUNS_ENDED, TURNS, MODEL_CALLS, MODEL_CALL_DURATION, MODEL_TOKENS),
         *(MODEL_COST, TOOL_CALLS, TOOL_CALL_DURATION, ASKS_OPENED, ASK_WAIT, CONTROLS),
         *(CONTROL_LATENCY, CAPS_REACHED, LEASES_LOST, UNDO_FAILURES, UNDOS_GIVEN_UP),
+        *(TENANT_RUNS_STARTED, TENANT_RUNS_ENDED, TENANT_MODEL_TOKENS, TENANT_MODEL_COST),
         *(RUNS, QUEUE_AGE, RUNS_WITHOUT_WORKER, ASKS_OPEN, ASK_AGE, HALTS, WORKERS),
         *(WORKER_LAG, FOLLOWER_LAG, STORE_UP, APPEND_DURATION, EVENT_LOOP_LAG, FEED_WATCHERS),
         QUOTA_REFUSALS,

@@ -52,7 +52,7 @@ LABEL_SETS_MAX: Final = 500
 
 WAITING_RUNS_MAX: Final = 1000
 
-OPEN_LABELS: Final = frozenset({"agent", "tool", "model", "follower"})
+OPEN_LABELS: Final = frozenset({"agent", "tool", "model", "follower", "tenant"})
 """Labels whose values are not from a fixed set."""
 
 _LABEL_PATTERN: Final = re.compile(r"[\w .:/@+-]{1,100}", re.ASCII)
@@ -85,7 +85,7 @@ class Metrics:
     """A `Follower` that measures runs, their store and this process.
 
     `followers` are the names of other followers whose lag is measured. The metrics hold names
-    of agents, tools and models, and no text of a run.
+    of agents, tools, models and tenants, and no text of a run.
     """
 
     name = "metrics"
@@ -152,7 +152,8 @@ class Metrics:
         # The journal names a tool where its call is requested, which may be an earlier part.
         state = await load_run_state(pending.store, pending.run)
         models = {name: find_model_name(agent) for name, agent in self._agents.items()}
-        labels = RunLabels(pending.row.head.agent, models, state.find_call)
+        head = pending.row.head
+        labels = RunLabels(head.agent, models, state.find_call, head.tenant)
         part = JournalMeasurement(labels, position)
         part.add_records(records, after=after)
         for measurement in part.results:

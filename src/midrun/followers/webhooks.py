@@ -1,7 +1,8 @@
 """Webhooks: a signed POST when a run waits, pauses at a cap, fails, completes or is cancelled.
 
 The address comes only from the configuration. No data of a run, a tool or a caller can change
-it, and redirects are not followed, so a webhook cannot be used to reach other hosts.
+it, and redirects are not followed, so a webhook cannot be used to reach other hosts. A webhook
+with a tenant never gets a run of another one.
 """
 
 import base64
@@ -109,6 +110,7 @@ def _build_data(run: RunId, record: Record, state: State) -> dict[str, Json]:
         "task": spec.task[:TEXT_MAX_CHARS],
         "labels": list(spec.labels),
         "thread": spec.thread,
+        "tenant": spec.tenant,
     }
     match record.entry:
         case RunWaiting():
@@ -267,7 +269,8 @@ class Webhook:
     is sent at least once, those of one run in order, and a repeated delivery has the same id. A
     delivery without a 2xx reply within `timeout` is retried, up to `attempts` attempts.
 
-    Child runs are not delivered, only their parents.
+    Child runs are not delivered, only their parents. With a `tenant`, only runs of that tenant
+    are delivered; "" is the default tenant, and None means all tenants.
 
     Raises:
         Misconfigured: `url` is not an http or https address, or the secret is too short.
@@ -279,6 +282,7 @@ class Webhook:
         *,
         secret: str,
         name: str = "",
+        tenant: str | None = None,
         attempts: int = WEBHOOK_MAX_ATTEMPTS,
         timeout: timedelta = WEBHOOK_TIMEOUT,
         outside: Environment | None = None,
@@ -291,10 +295,13 @@ class Webhook:
             problem = "the address must begin with https:// or http:// and name a host"
             raise Misconfigured("webhook", problem)
         # The name is stored and logged. It has only the host and a digest of the address,
-        # because the path or the query may be a secret.
-        digest = sha256(url.encode()).hexdigest()[:12]
+        # because the path or the query may be a secret. The webhooks of two tenants have
+        # cursors of their own, even if both have one address.
+        target = url if tenant is None else f"{tenant}\n{url}"
+        digest = sha256(target.encode()).hexdigest()[:12]
         self.name = name or f"webhook {parts.hostname} {digest}"
         self.attempts = attempts
+        self._tenant = tenant
         self._url = str(sent_to)
         self._key = decode_secret(secret)
         self._poster = WebhookPoster(timeout)
@@ -308,9 +315,11 @@ class Webhook:
         """Send the first delivery of `pending` and return the cursor after it."""
         # One delivery per call. The worker stores the cursor after each, so after a crash at
         # most one delivery of a run is sent again, with the same id.
-        for record in pending.records:
-            # A child run is a part of its parent's work: the parent waits, or ends, with it.
-            if event_type(record.entry) and not pending.row.head.parent:
+        head = pending.row.head
+        # A child run is a part of its parent's work: the parent waits, or ends, with it.
+        is_delivered = not head.parent and self._tenant in {None, head.tenant}
+        for record in pending.records if is_delivered else ():
+            if event_type(record.entry):
                 next_delivery = build_delivery(
                     pending.run, record, await load_state_at(pending, record)
                 )

@@ -3,6 +3,9 @@
 The journals record all controls and decisions about runs. The audit log has the rest: sign-ins,
 refusals, exports, halts set and lifted, deletions. It is append-only. `midrun.runs.audit` joins
 both for an export.
+
+Each line is linked to all lines before it by the hash chain of the store. The end of the log is
+stored a second time beside it, so that a missing end is noticed, too.
 """
 
 from collections.abc import Sequence
@@ -36,6 +39,27 @@ class AuditEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tenant: str = ""  # whose operators may read the entry; operators of no tenant read all
 
 
+class AuditLine(Struct, frozen=True, kw_only=True):
+    """A stored line of the audit log. `number` counts from 1 without gaps."""
+
+    number: int
+    at: Micros
+    tenant: str
+    body: bytes  # the rest of the entry, as JSON
+    hash: bytes
+
+
+class AuditEnd(Struct, frozen=True, kw_only=True):
+    """The end of the audit log: number and hash of its last line; 0 and b"" if it is empty.
+
+    `seal` proves the other fields, if the store has a chain key.
+    """
+
+    number: int = 0
+    hash: bytes = b""
+    seal: bytes = b""
+
+
 @runtime_checkable
 class HasAuditLog(Protocol):
     """A store that has an audit log."""
@@ -52,4 +76,12 @@ class HasAuditLog(Protocol):
         Only entries with a number above `after` are returned, at most `limit`; with a tenant,
         only its entries.
         """
+        ...
+
+    async def read_audit_lines(self, *, after: int, limit: int) -> Sequence[AuditLine]:
+        """Return the stored lines with a number above `after`, not verified."""
+        ...
+
+    async def read_audit_end(self) -> AuditEnd:
+        """Return the end that is stored beside the log, not verified."""
         ...

@@ -225,6 +225,19 @@ class OwnerUsage(Struct, frozen=True, kw_only=True):
     stored_bytes: int = 0  # journals and files of all runs; 0 if `sizes` was False
 
 
+class RunQuota(Struct, frozen=True, kw_only=True):
+    """A bound on the runs of one tenant, or of one owner in it, for the creation of one more.
+
+    None means no bound.
+    """
+
+    tenant: str
+    owner: str = ""  # "": of all owners
+    open_runs: int | None = None  # runs that have not ended
+    recent_runs: int | None = None  # runs that were started at `since` or later
+    since: Micros = Micros(0)
+
+
 class RunGroup(Struct, frozen=True, kw_only=True):
     """The runs of one agent in one phase, for monitoring.
 
@@ -261,6 +274,7 @@ class Store(Protocol):
         *,
         head: Head,
         files: Mapping[str, bytes] | None = None,
+        quotas: Sequence[RunQuota] = (),
     ) -> AppendResult:
         """Create the journal of `run`; the first entry is a `RunStarted`.
 
@@ -271,8 +285,12 @@ class Store(Protocol):
         (`core.files`) are stored with the entries, as a whole or not at all, and once however
         many runs have them. A body that the store has already may be left out.
 
+        The runs of each of `quotas` are counted in the same transaction, so that concurrent
+        calls cannot exceed one of them.
+
         Raises:
-            RunExists: a run of this id exists.
+            RunExists: a run of this id exists. Checked before the quotas.
+            QuotaReached: the run would exceed one of `quotas`.
             RunErased: a run of this id was deleted.
             TooLarge: a name in `head` is longer than `NAME_MAX_CHARS`.
             KindRefused: only a driver may write one of the entries.

@@ -14,13 +14,14 @@ from typing import Final
 
 import anyio.to_thread
 
+from midrun.codec.hash_chain import HashChain, get_chain
 from midrun.core import entries as e
 from midrun.core.evolve import fold
-from midrun.core.ids import CallId, Micros
+from midrun.core.ids import CallId, Micros, micros_to_datetime
 from midrun.core.state import State
-from midrun.core.values import Actor
+from midrun.core.values import Actor, Value
 from midrun.errors import CursorRefused, RunNotFound, StoreError
-from midrun.ports.audit import AuditEntry, HasAuditLog
+from midrun.ports.audit import AuditEnd, AuditEntry, AuditLine, HasAuditLog
 from midrun.ports.store import HaltRecord, Page, RunQuery, RunRow, Store
 
 log = logging.getLogger("midrun")
@@ -28,6 +29,9 @@ log = logging.getLogger("midrun")
 AUDIT_PAGE_MAX_ENTRIES: Final = 500
 AUDIT_PAGE_MAX_RUNS: Final = 20
 """Entries of the audit log, and runs, on one page."""
+
+AUDIT_MAX_PROBLEMS: Final = 20
+"""The places that a verification names."""
 
 LOG_CURSOR: Final = "log:"
 RUNS_CURSOR: Final = "runs:"
@@ -200,6 +204,114 @@ def _name_target(entry: e.RequestEntry) -> str:
             return call
         case _:
             return ""
+
+
+class AuditVerdict(Value, kw_only=True):
+    """The result of a verification of the audit log.
+
+    `entries` is the number of stored lines, `hash` the hash of the last one. True if there is
+    no problem.
+    """
+
+    entries: int
+    hash: str
+    problems: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Return whether no problem was found."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        """Return the problems, or the end of the log, in whole sentences."""
+        if self.problems:
+            return "\n".join(self.problems)
+        end = f" The last one has the hash {self.hash}." if self.hash else ""
+        return f"The audit log is complete and unchanged: {self.entries} entries.{end}"
+
+
+async def verify_audit(store: Store, expected: str = "") -> AuditVerdict:
+    """Verify the hash chain of the store's audit log; name each place where it is broken.
+
+    `expected` is a hash that an earlier verification has returned. It must be in the log.
+    """
+    if not isinstance(store, HasAuditLog):
+        return AuditVerdict(entries=0, hash="")
+    # Read before the lines: an entry that is appended meanwhile must not look like a cut.
+    end = await store.read_audit_end()
+    check = _AuditCheck(get_chain(store), end, expected)
+    while lines := await store.read_audit_lines(
+        after=check.number, limit=AUDIT_PAGE_MAX_ENTRIES
+    ):
+        await anyio.to_thread.run_sync(check.add_lines, lines)
+    if check.count and not end.number and (await store.read_audit_end()).number:
+        return await verify_audit(store, expected)  # the first entry came meanwhile
+    check.check_end()
+    shown = tuple(check.problems[:AUDIT_MAX_PROBLEMS])
+    if (more := len(check.problems) - len(shown)) > 0:
+        shown += (f"There are {more} more places.",)
+    return AuditVerdict(entries=check.count, hash=check.link.hex(), problems=shown)
+
+
+class _AuditCheck:
+    """Follows the chain of the audit log line by line."""
+
+    def __init__(self, chain: HashChain, end: AuditEnd, expected: str) -> None:
+        self._chain = chain
+        self._end = end
+        self._expected = expected.strip().lower()
+        self.count, self.number, self.link = 0, 0, b""
+        self.problems: list[str] = []
+
+    def add_lines(self, lines: Sequence[AuditLine]) -> None:
+        """Check the next lines."""
+        for line in lines:
+            missing = line.number - self.number - 1
+            if missing:
+                self.problems.append(
+                    f"Entries {self.number + 1} to {line.number - 1} of the audit log are "
+                    "missing."
+                    if missing > 1
+                    else f"Entry {line.number - 1} of the audit log is missing."
+                )
+            link = self._chain.make_audit_link(
+                self.link, line.number, line.at, line.tenant, line.body
+            )
+            # After a gap the line before is not known, so nothing follows from the hash.
+            if link != line.hash and not missing:
+                time = micros_to_datetime(line.at).isoformat(timespec="seconds")
+                self.problems.append(
+                    f"Entry {line.number} of the audit log ({time}) was changed: its hash does "
+                    "not fit its content and the entry before it."
+                )
+            # The check goes on from the stored hash, so that it finds later places, too.
+            self.count, self.number, self.link = self.count + 1, line.number, line.hash
+            if line.number == self._end.number and line.hash != self._end.hash:
+                self.problems.append(
+                    f"Entry {line.number} of the audit log was replaced: the stored end of the "
+                    "log has another hash."
+                )
+            if self._expected == line.hash.hex():
+                self._expected = ""
+
+    def check_end(self) -> None:
+        """Compare the lines with the end that is stored beside the log."""
+        end = self._end
+        if end.number > self.number:
+            self.problems.append(
+                f"The audit log is cut off after entry {self.number}: its last entry was "
+                f"{end.number}."
+            )
+        elif end.seal != self._chain.seal_audit_end(end.number, end.hash) and end.number:
+            self.problems.append(
+                "The stored end of the audit log was changed: its seal does not fit."
+            )
+        elif self.count and not end.number:
+            self.problems.append("The stored end of the audit log was removed.")
+        if self._expected:
+            self.problems.append(
+                f"No entry of the audit log has the hash {self._expected}: it was cut off or "
+                "replaced after that hash was noted."
+            )
 
 
 CSV_FIELDS: Final = (

@@ -44,7 +44,7 @@ from midrun.ports.environment import Environment
 from midrun.ports.model import Model
 from midrun.ports.platform import check_platform
 from midrun.ports.relay import open_relay
-from midrun.ports.store import Durability, HaltRecord, HasClock, Page, RunQuery, Store
+from midrun.ports.store import Durability, HaltRecord, HasClock, Page, RunQuery, RunQuota, Store
 from midrun.runs import validation
 from midrun.runs.audit import make_halt_audit, read_audit, store_audit
 from midrun.runs.checkpoints import (
@@ -380,6 +380,7 @@ class Midrun:
         tenant: str | None = None,
         team: str | None = None,
         client_tools: Sequence[ClientTool] = (),
+        quotas: Sequence[RunQuota] = (),
     ) -> Run:
         """Start a run of one of the agents, and return its handle.
 
@@ -388,7 +389,7 @@ class Midrun:
         `request_id` returns the first run. `thread` adds the messages of its earlier runs; with
         `own_thread`, only of runs of the same actor. `trace` is a W3C traceparent for the spans
         of the run. `files` belong to the task. `tenant` is by default that of the actor; each
-        has its own threads. `team` shares the run. A call of a tool of `client_tools` asks.
+        has its own threads. `team` shares the run. Calls of `client_tools` ask. `quotas` hold.
 
         Raises:
             Misconfigured: Unknown agent, empty task, `MaxCost` for a model without a price, a
@@ -418,8 +419,8 @@ class Midrun:
             team=validation.check_name("team", team or ""),
             client_tools=check_client_tools(client_tools),
         )
-        run = self._service.choose_run_id(started.request_id)
-        began = await self._service.create_run(run, started, check_files(files))
+        run, attached = self._service.choose_run_id(started.request_id), check_files(files)
+        began = await self._service.create_run(run, started, attached, quotas)
         return Run(run, self._service, repeated=not began)
 
     async def _load_history(

@@ -39,6 +39,7 @@ from midrun.errors import (
     RunOver,
 )
 from midrun.events import RunEvent
+from midrun.ports.store import RunQuota
 from midrun.runs import validation
 from midrun.runs.checkpoints import find_active_child
 from midrun.runs.deletion import delete_one
@@ -467,6 +468,7 @@ class Run:
         files: Sequence[File] | None = None,
         actor: ActorLike = None,
         request_id: str | None = None,
+        quotas: Sequence[RunQuota] = (),
     ) -> "Run":
         """Start a new run that continues from a step boundary of this one.
 
@@ -480,8 +482,10 @@ class Run:
             files: Files that belong to the instruction.
             actor: The person who asks.
             request_id: Makes a repeat safe.
+            quotas: Bounds on the runs of the tenant or of the owner, for a server.
 
         Raises:
+            QuotaReached: The new run would exceed one of `quotas`.
             ControlRefused: `not_a_boundary`: a call was in flight at `seq`, or the journal has
                 no such entry.
         """
@@ -493,7 +497,13 @@ class Run:
         boundary = None if seq is None else validation.check_int("seq", seq)
         attached = validation.check_files_of(instruction, files)
         run, created = await self._service.fork_run(
-            self.id, boundary, instruction=instruction, files=attached, by=by, request=request
+            self.id,
+            boundary,
+            instruction=instruction,
+            files=attached,
+            by=by,
+            request=request,
+            quotas=quotas,
         )
         return Run(run, self._service, repeated=not created)
 

@@ -65,7 +65,7 @@ from midrun.errors import (
     StoreClosed,
 )
 from midrun.ports.environment import ID_BYTES, Environment
-from midrun.ports.store import RunQuery, Store
+from midrun.ports.store import RunQuery, RunQuota, Store
 from midrun.refusal_texts import LOST_ASK_REASONS
 from midrun.runs.checkpoints import load_checkpoint_files, load_child_journals
 from midrun.runs.values import Receipt
@@ -299,7 +299,11 @@ class RunService:
         return await refresh_state(self.store, state)
 
     async def create_run(
-        self, run: RunId, started: RunStarted, files: Sequence[File] = ()
+        self,
+        run: RunId,
+        started: RunStarted,
+        files: Sequence[File] = (),
+        quotas: Sequence[RunQuota] = (),
     ) -> bool:
         """Create the journal of `run`; return False if an equal request created it before.
 
@@ -310,6 +314,7 @@ class RunService:
             FileRefused: A file is beyond a limit.
             ControlRefused: `request_id_reused`: the run exists, with other arguments.
             Misconfigured: The model settings of the run have a secret.
+            QuotaReached: The run would exceed one of `quotas`.
         """
         self.change_notifier.check_loop()
         empty, settings = State(run=run), started.model_settings
@@ -330,7 +335,7 @@ class RunService:
         head = build_head(apply_entries(empty, [started], self.now()))
         try:
             appended = await self.store.create(
-                run, [started], head=head, files=map_bodies(files)
+                run, [started], head=head, files=map_bodies(files), quotas=quotas
             )
         except RunExists:
             state = await load_run_state(self.store, run)
@@ -357,6 +362,7 @@ class RunService:
         files: Sequence[File],
         by: Actor,
         request: str,
+        quotas: Sequence[RunQuota] = (),
     ) -> tuple[RunId, bool]:
         """Start a run that continues `run` from its boundary at `seq`, or the newest one.
 
@@ -385,7 +391,8 @@ class RunService:
             detail = ends if seq is not None and seq > state.seq else amid
             raise await self._make_boundary_error(run, detail)
         new = self.choose_run_id(request)
-        return new, await self.create_run(new, replace(forked, request_id=request), files)
+        forked = replace(forked, request_id=request)
+        return new, await self.create_run(new, forked, files, quotas)
 
     async def _make_boundary_error(self, run: RunId, detail: str) -> ControlRefused:
         state = await self.load_state(run)

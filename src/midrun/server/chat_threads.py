@@ -169,17 +169,20 @@ async def start_run(context: RequestContext, message: ChatMessage) -> Run:
     if not message.text:
         problem = "Cannot start a run: there is no new user message. Send one."
         raise HttpProblem("invalid_body", 422, problem)
-    await context.check_quota(message.request_id)
-    return await mid.start(
-        message.agent,
-        message.text,
-        thread=message.thread,
-        history=message.history,
-        request_id=message.request_id,
-        actor=context.actor,
-        own_thread=bool(context.owner_filter),
-        files=message.files,
-        client_tools=message.client_tools,
+    return await context.start_within_quotas(
+        message.request_id,
+        lambda quotas: mid.start(
+            message.agent,
+            message.text,
+            thread=message.thread,
+            history=message.history,
+            request_id=message.request_id,
+            actor=context.actor,
+            own_thread=bool(context.owner_filter),
+            files=message.files,
+            client_tools=message.client_tools,
+            quotas=quotas,
+        ),
     )
 
 

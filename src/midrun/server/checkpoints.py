@@ -71,13 +71,16 @@ async def fork_run(context: RequestContext) -> Response:
     run = await context.find_run()
     body = await context.decode_body(ForkBody)
     request_id = context.request_id()
-    await context.check_quota(request_id)
-    forked = await run.fork(
-        body.seq,
-        instruction=body.instruction or None,
-        files=make_files(body.files),
-        actor=context.actor,
-        request_id=request_id,
+    forked = await context.start_within_quotas(
+        request_id,
+        lambda quotas: run.fork(
+            body.seq,
+            instruction=body.instruction or None,
+            files=make_files(body.files),
+            actor=context.actor,
+            request_id=request_id,
+            quotas=quotas,
+        ),
     )
     return await created_response(context, forked)
 

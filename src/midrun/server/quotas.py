@@ -2,6 +2,10 @@
 
 The store counts the runs, so a quota holds for all servers that share it. It is checked when a
 run is started or forked. Runs that have started go on; their own caps bound them.
+
+The two bounds on the number of runs are exact: the store counts again in the transaction that
+creates the run (`RunQuota`). The others are compared with the values before the start. Runs
+that work at the same time go on spending and storing, so these values may exceed their bounds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +18,7 @@ from msgspec.structs import fields, replace
 from midrun.core.ids import MICROS_PER_SECOND, Micros
 from midrun.core.values import Actor, Value
 from midrun.errors import Misconfigured
-from midrun.ports.store import OwnerUsage
+from midrun.ports.store import OwnerUsage, RunQuota
 
 DAY_MICROS: Final = 86_400 * MICROS_PER_SECOND
 
@@ -34,8 +38,9 @@ ADVICE: Final = {
 class Quota(Struct, frozen=True, kw_only=True):
     """The bounds on the runs of one user, or of one tenant; None means no bound.
 
-    Requests at the same moment may exceed a bound by one run each. Streams are counted by each
-    server for itself.
+    `open_runs` and `runs_per_day` are never exceeded by a start. Cost, tokens and bytes are
+    compared when a run starts, and grow while it works. Streams are counted by each server for
+    itself.
     """
 
     open_runs: int | None = None  # runs that have not ended
@@ -44,6 +49,18 @@ class Quota(Struct, frozen=True, kw_only=True):
     tokens_per_day: int | None = None  # tokens that those runs have used
     stored_bytes: int | None = None  # the journals and files of all runs
     streams: int | None = None  # open streams and long polls
+
+    def make_run_quota(self, scope: QuotaScope, actor: Actor, since: Micros) -> RunQuota | None:
+        """Return the bounds that the store counts as it creates a run; None without any."""
+        if self.open_runs is None and self.runs_per_day is None:
+            return None
+        return RunQuota(
+            tenant=actor.tenant,
+            owner=actor.name if scope == "user" else "",
+            open_runs=self.open_runs,
+            recent_runs=self.runs_per_day,
+            since=since,
+        )
 
     def list_used(
         self, usage: OwnerUsage, streams: int = 0

@@ -31,10 +31,17 @@ from midrun.codec.strict_json import JsonLimits, parse_json
 from midrun.core.ids import Micros, RunId
 from midrun.core.lru import LruDict
 from midrun.core.values import Actor
-from midrun.errors import ControlRefused, CursorRefused, Misconfigured, RunErased, RunNotFound
+from midrun.errors import (
+    ControlRefused,
+    CursorRefused,
+    Misconfigured,
+    QuotaReached,
+    RunErased,
+    RunNotFound,
+)
 from midrun.ports.environment import read_wall_clock
 from midrun.ports.platform import read_boot_clock
-from midrun.ports.store import OwnerUsage, Page, RunQuery, RunRow, Store, Visibility
+from midrun.ports.store import OwnerUsage, Page, RunQuery, RunQuota, RunRow, Store, Visibility
 from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run
 from midrun.runs.service import make_run_id
@@ -513,11 +520,42 @@ class RequestContext:
             raise HttpProblem("not_allowed", 403, f"{problem} ({teams}).")
         return team
 
-    async def check_quota(self, request_id: str | None) -> None:
-        """Refuse a new run of a user, or in a tenant, whose quota is used up.
+    async def start_within_quotas(
+        self,
+        request_id: str | None,
+        start: Callable[[Sequence[RunQuota]], Awaitable[Run]],
+    ) -> Run:
+        """Start a run with `start`, unless a quota of the caller or its tenant is used up.
 
         `request_id` is the id that the run is started with. A client whose first reply was lost
         repeats the request; its run exists already, so the repetition is let through.
+
+        All quotas are checked here first. Between this check and the start, other requests may
+        start runs. So the bounds on the number of runs are passed to `start`: the store counts
+        them again in the transaction that creates the run.
+
+        Raises:
+            HttpProblem: 429, with the bound that is reached.
+        """
+        await self._check_quotas(request_id)
+        since = Micros(self.server.mid.now() - DAY_MICROS)
+        rules = self.server.limits.quota_rules.list_scopes(self.actor)
+        bounds = [quota.make_run_quota(scope, self.actor, since) for scope, _, quota in rules]
+        try:
+            return await start([bound for bound in bounds if bound is not None])
+        except QuotaReached as refusal:
+            await self._check_quotas(request_id)  # has the time after which a retry may succeed
+            scope: QuotaScope = "user" if refusal.owner else "tenant"
+            name = refusal.owner or refusal.tenant
+            quota = "runs_per_day" if refusal.quota == "recent_runs" else refusal.quota
+            most = refusal.most
+            used = UsedQuota(scope=scope, name=name, quota=quota, limit=most, used=most)
+            raise self.server.allowance.make_quota_problem(
+                "Cannot start a run", used, None
+            ) from refusal
+
+    async def _check_quotas(self, request_id: str | None) -> None:
+        """Refuse a new run of a user, or in a tenant, whose quota is used up.
 
         Raises:
             HttpProblem: 429, with the bound that is reached.

@@ -106,8 +106,8 @@ async def start_run(context: RequestContext) -> Response:
     # The quota check knows the request id: a repeat of a request that has already started its
     # run must return that run, even if the caller has no room for another one.
     stop, request_id = _stop_condition(context, body), context.request_id()
-    await context.check_quota(request_id)
-    run = await mid.start(
+    start = partial(
+        mid.start,
         body.agent,
         body.input,
         thread=body.thread_id or None,
@@ -121,6 +121,7 @@ async def start_run(context: RequestContext) -> Response:
         tenant=body.tenant,
         team=context.check_team(body.team),
     )
+    run = await context.start_within_quotas(request_id, lambda quotas: start(quotas=quotas))
     return await created_response(context, run)
 
 

@@ -24,7 +24,7 @@ from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.values import DELETABLE_PHASES, DRIVABLE_PHASES, TERMINAL_PHASES, Phase
 from midrun.errors import CursorRefused, FileMissing, RunNotFound, StoreClosed, StoreError
-from midrun.ports.audit import AuditEntry
+from midrun.ports.audit import AuditEnd, AuditEntry, AuditLine
 from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.push_targets import PushTargets
@@ -39,6 +39,7 @@ from midrun.ports.store import (
     Page,
     RunGroup,
     RunQuery,
+    RunQuota,
     RunRow,
     Snapshot,
     Tombstone,
@@ -46,6 +47,7 @@ from midrun.ports.store import (
     select_limits,
 )
 from midrun.stores import validation
+from midrun.stores.audit import build_audit, encode_audit, make_audit_line
 from midrun.stores.cursors import MemoryFollowerCursors, MemoryPushTargets
 from midrun.stores.deletion import (
     check_delete,
@@ -57,7 +59,13 @@ from midrun.stores.deletion import (
     parse_ended_cursor,
 )
 from midrun.stores.encryption import UNENCRYPTED, PayloadCipher
-from midrun.stores.operations import JournalStore, JournalWrite, StoredRow, TakeLeaseWrite
+from midrun.stores.operations import (
+    CreateRunWrite,
+    JournalStore,
+    JournalWrite,
+    StoredRow,
+    TakeLeaseWrite,
+)
 from midrun.stores.search import match_words, parse_search
 from midrun.stores.validation import StoredHead
 from midrun.stores.watchers import HALTS_CHANGED, Watchers
@@ -124,7 +132,8 @@ class MemoryStore(JournalStore):
         self._cursors = MemoryFollowerCursors(
             lambda: [k.row for k in self._runs.values()], clock
         )
-        self._audit: list[AuditEntry] = []
+        self._audit: list[AuditLine] = []
+        self._audit_end = AuditEnd()
         self._closed = False
 
     async def _write(self, operation: JournalWrite) -> AppendResult:
@@ -143,6 +152,8 @@ class MemoryStore(JournalStore):
             validation.check_limits(
                 current, operation.holder, operation.limits, partial(self._count_held, run)
             )
+        if isinstance(operation, CreateRunWrite):
+            validation.check_quotas(run, operation.quotas, self._count_quota_runs)
         # All refusals come before the first change: no dictionary has a part of a refused
         # write.
         for key in operation.files.hashes:
@@ -367,19 +378,32 @@ class MemoryStore(JournalStore):
 
     async def append_audit(self, entry: AuditEntry) -> None:
         await self._yield_and_check_open()
-        self._audit.append(
-            validation.build_audit(self._clock(), validation.encode_audit(entry))
+        body, at = encode_audit(entry), self._clock()
+        line, self._audit_end = make_audit_line(
+            self.chain, self._audit_end, at, entry.tenant, body
         )
+        self._audit.append(line)
 
     async def list_audit(
         self, *, since: Micros, until: Micros, after: int, limit: int, tenant: str | None = None
     ) -> Sequence[tuple[int, AuditEntry]]:
         await self._yield_and_check_open()
         return [
-            (number, entry)
-            for number, entry in enumerate(self._audit, 1)
-            if number > after and since <= entry.at < until and tenant in {None, entry.tenant}
+            (line.number, build_audit(line.at, line.body))
+            for line in self._audit
+            if line.number > after
+            and since <= line.at < until
+            and tenant in {None, line.tenant}
         ][: validation.clamp_limit(limit)]
+
+    async def read_audit_lines(self, *, after: int, limit: int) -> Sequence[AuditLine]:
+        await self._yield_and_check_open()
+        lines = [line for line in self._audit if line.number > after]
+        return lines[: validation.clamp_limit(limit)]
+
+    async def read_audit_end(self) -> AuditEnd:
+        await self._yield_and_check_open()
+        return self._audit_end
 
     # ── deletion ──────────────────────────────────────────────────────────────────────────
 
@@ -515,6 +539,12 @@ class MemoryStore(JournalStore):
             bool(select_limits({scope: 1}, row.head)) and self._is_alive(row.holder)
             for row in rows
         )
+
+    def _count_quota_runs(self, quota: RunQuota) -> tuple[int, int]:
+        seen_by = Visibility(tenant=quota.tenant, owner=quota.owner)
+        rows = [each.row for each in self._runs.values() if seen_by.includes(each.row.head)]
+        open_runs = sum(row.head.phase not in TERMINAL_PHASES for row in rows)
+        return open_runs, sum(row.started_at >= quota.since for row in rows)
 
     def _is_alive(self, holder: str) -> bool:
         beat = self._beats.get(holder)

@@ -29,7 +29,7 @@ from midrun.core.run_head import Head
 from midrun.core.values import TERMINAL_PHASES
 from midrun.errors import RunExists, RunNotFound, StoreEncrypted, TooLarge
 from midrun.ports.environment import Clock
-from midrun.ports.store import AppendResult, Lease
+from midrun.ports.store import AppendResult, Lease, RunQuota
 from midrun.stores import validation
 from midrun.stores.encryption import UNENCRYPTED, PayloadCipher
 from midrun.stores.search import collect_words
@@ -112,6 +112,7 @@ class CreateRunWrite(JournalWrite, frozen=True, kw_only=True):
 
     stored_head: StoredHead
     adopted: AdoptedJournal | None = None
+    quotas: Sequence[RunQuota] = ()
 
     @property
     def first_body(self) -> bytes:
@@ -279,7 +280,9 @@ class JournalStore(ABC):
         *,
         head: Head,
         files: Mapping[str, bytes] | None = None,
+        quotas: Sequence[RunQuota] = (),
     ) -> AppendResult:
+        validation.check_quota_values(quotas)
         encode = partial(validation.encode_first_entries, run, entries)
         bodies, is_large = await self._encode_bodies(run, encode, entries, is_first=True)
         operation = CreateRunWrite(
@@ -287,9 +290,11 @@ class JournalStore(ABC):
             chain=self.chain,
             bodies=bodies,
             stored_head=encode_first_head(head, self.cipher, run),
-            is_large=is_large or bool(files),
+            # To count runs may take milliseconds, so that is not done in the event loop.
+            is_large=is_large or bool(files) or bool(quotas),
             files=await self._collect_files(entries, files),
             search_words=collect_words(entries, has_texts=not self.cipher),
+            quotas=quotas,
         )
         return await self._write_measured(operation)
 

@@ -45,18 +45,19 @@ from midrun.errors import (
     LeaseHeld,
     NoRoom,
     NotJson,
+    QuotaReached,
     RunNotFound,
     SeqConflict,
     StaleEpoch,
     TooLarge,
 )
-from midrun.ports.audit import AUDIT_TEXT_MAX_CHARS, AuditEntry
 from midrun.ports.store import (
     AppendResult,
     HaltRecord,
     Lease,
     RunGroup,
     RunQuery,
+    RunQuota,
     RunRow,
     Snapshot,
     Visibility,
@@ -176,21 +177,6 @@ def build_row(
     )
 
 
-def encode_audit(entry: AuditEntry) -> bytes:
-    """Return the body of an audit entry, without its time; cut texts that are too long."""
-    texts = {
-        name: value[:AUDIT_TEXT_MAX_CHARS].encode("utf-8", "replace").decode()
-        for name in entry.__struct_fields__
-        if isinstance(value := getattr(entry, name), str)
-    }
-    return msgspec.json.encode(replace(entry, at=Micros(0), **texts))
-
-
-def build_audit(at: Micros, body: bytes) -> AuditEntry:
-    """Build an audit entry from its columns."""
-    return replace(msgspec.json.decode(body, type=AuditEntry), at=at)
-
-
 def build_run_group(
     agent: str,
     phase: str,
@@ -237,6 +223,7 @@ def _find_bad_field(head: Head) -> str:
 
 START_ENTRY_TYPES: Final = frozenset(transitions.START_ENTRY_TYPES)
 NAMED_HALT_SCOPES: Final = ("agent", "label", "run")
+QUOTA_NAMES: Final = ("open_runs", "recent_runs")
 RUN_ID_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -478,6 +465,34 @@ def check_limits(
         # workers could both see the last free place.
         if current.holder != holder and count_held(scope) >= limit:
             raise NoRoom(current.run, scope, limit)
+
+
+def check_quota_values(quotas: Sequence[RunQuota]) -> None:
+    """Refuse quotas whose names cannot be stored, or whose bounds are negative."""
+    for quota in quotas:
+        check_visibility(Visibility(tenant=quota.tenant, owner=quota.owner))
+        for name in QUOTA_NAMES:
+            bound = getattr(quota, name)
+            if bound is not None and not 0 <= bound <= INTEGER_MAX:
+                raise ValueError(f"{name} must be from 0 to {INTEGER_MAX}, got {bound}")
+
+
+def check_quotas(
+    run: RunId,
+    quotas: Sequence[RunQuota],
+    count_runs: Callable[[RunQuota], tuple[int, int]],
+) -> None:
+    """Refuse a new run if one of `quotas` is reached.
+
+    `count_runs` returns the open runs of a quota and those that were started recently. It may
+    stop to count at the bound.
+    """
+    for quota in quotas:
+        counts = zip(QUOTA_NAMES, count_runs(quota), strict=True)
+        for name, count in counts:
+            bound = getattr(quota, name)
+            if bound is not None and count >= bound:
+                raise QuotaReached(run, quota.tenant, quota.owner, name, bound)
 
 
 def encode_halt_tenant(tenant: str | None) -> str:

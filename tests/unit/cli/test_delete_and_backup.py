@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import cast
 
 import anyio.lowlevel
+import anyio.to_thread
 import apsw
 import pytest
 
+from midrun import File, Midrun
 from midrun.cli.backup_commands import _use_store
 from midrun.cli.settings import Keys
 from midrun.errors import StoreClosed
 from midrun.ports.store import RunQuery
+from midrun.stores.encryption import format_key, make_key
+from midrun.testing.controllable_tools import ControllableTools
 from tests.unit.cli.command_runner import APP, CommandRunner
 
 pytestmark = pytest.mark.usefixtures("gate", "open_gate")
@@ -150,3 +154,49 @@ async def test_a_cancelled_command_closes_its_store(tmp_path: Path) -> None:
     assert scope.cancelled_caught
     with pytest.raises(StoreClosed):
         await store.list_runs(RunQuery())
+
+
+@pytest.mark.once
+async def test_an_encrypted_store_is_backed_up_without_its_keys_and_restored_with_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The machine with the backups needs no key, and finds a damaged entry all the same."""
+    secret, old, new = "Quillfeather", make_key(), make_key()
+    url, again = (f"sqlite:///{tmp_path}/{name}.db" for name in ("runs", "again"))
+    agent = ControllableTools().agent(f"Done with {secret}.", "Done.")
+    runs: list[str] = []
+    for keys in ([old], [new, old]):  # the key was rotated between the two runs
+        notes = File("a.txt", "text/plain", f"notes {len(runs)}".encode())
+        async with Midrun(url, agents=[agent], encryption_keys=keys) as midrun:
+            run = await midrun.start(agent, f"Call {secret}", files=[notes])
+            await run.until("completed")
+            runs.append(run.id)
+    file, keys_file = tmp_path / "runs.backup", tmp_path / "keys.txt"
+    keys_file.write_text("".join(f"{format_key(key)}\n" for key in (new, old)))
+    at_store = CommandRunner(capsys, "--store", url)
+    at_copy = CommandRunner(capsys, "--store", again)
+
+    def use_commands() -> None:
+        made = at_store("backup", str(file))
+        assert (made.code, "2 runs verified, all clean" in made.out) == (0, True)
+        assert secret.encode() not in file.read_bytes()
+        restored = at_copy("restore", str(file))
+        assert (restored.code, "2 runs verified, all clean" in restored.out) == (0, True)
+
+    await anyio.to_thread.run_sync(use_commands)
+    async with Midrun(again, agents=[agent], encryption_keys=[new, old]) as midrun:
+        for run_id in runs:
+            assert await midrun.verify(run_id)
+        first = await midrun.get(runs[0])
+        assert (await first.view()).output == f"Done with {secret}."
+        assert [halt.scope for halt in await midrun.store.list_halts()] == ["all"]
+    async with Midrun(again, encryption_keys=[new]) as midrun:  # the old key was lost
+        assert (await midrun.verify(runs[0])).missing_key
+        assert not (await midrun.verify(runs[1])).missing_key
+    db = apsw.Connection(str(file))
+    db.execute("DROP TRIGGER entries_do_not_change")
+    db.execute("UPDATE entries SET line = CAST(line || ' ' AS BLOB) WHERE id = 3")
+    db.close()
+    third = CommandRunner(capsys, "--store", f"sqlite:///{tmp_path}/third.db")
+    damaged = await anyio.to_thread.run_sync(third, "restore", str(file))
+    assert (damaged.code, "1 with problems" in damaged.out) == (1, True)

@@ -1,14 +1,20 @@
 """The files in `deploy/`: they can be parsed, are locked down, and their commands work.
 
-The image is not built here: `make image` does that where a container runtime is available.
+The image is not built here: `make image` does that where a container runtime is available. A
+test runs the commands of the Dockerfile in a plain folder instead.
 """
 
+import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+import sysconfig
 from pathlib import Path
-from typing import Final, TypeAlias
+from tempfile import TemporaryDirectory
+from typing import Final, NamedTuple, TypeAlias
 
 import httpx2
 import msgspec
@@ -308,3 +314,190 @@ def test_the_image_has_the_tested_versions() -> None:
     assert len(pins) > 100
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.+!-]+", pin) for pin in pins)
     assert any(pin.startswith("starlette==") for pin in pins)
+
+
+class DockerStep(NamedTuple):
+    """One instruction of a Dockerfile."""
+
+    name: str
+    text: str
+
+
+def read_steps() -> list[DockerStep]:
+    """Return the instructions of the Dockerfile, each on one line."""
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [DockerStep(*line.split(maxsplit=1)) for line in lines]
+
+
+class PlainRoot:
+    """Runs the steps of a Dockerfile with a folder in place of the root of an image.
+
+    Absolute paths of the commands are moved into the folder. The packages are not downloaded:
+    pip installs Midrun alone, and the environment of the tests provides its dependencies. The
+    accounts are not created; the number of the account is used as it is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {"PATH": PATH}
+        self.work = folder
+        self.user = 0
+        self.account: dict[str, int] = {}  # for subprocess; empty: that of the tests
+        self.python = self._link_python()
+        self.words: dict[str, list[str]] = {}
+
+    def _link_python(self) -> Path:
+        """Return a link `python` to an interpreter that the account of the image may run.
+
+        That of the tests may be in the home of root. Then the one of the system is used, if it
+        has the same version. Without root, or without such an interpreter, the program runs
+        under the account of the tests.
+        """
+        account = {"user": int(SERVE_UID), "group": int(SERVE_UID)}
+        version = f"/usr/bin/python3.{sys.version_info.minor}"
+        chosen = sys.executable
+        for program in (sys.executable, version) if os.geteuid() == 0 else ():
+            try:
+                subprocess.run([program, "-c", "import venv"], check=True, **account)  # noqa: S603 - as above
+            except (OSError, subprocess.CalledProcessError):
+                continue
+            chosen, self.account = program, account
+            break
+        link = self.folder / "tmp" / "bin" / "python"
+        link.parent.mkdir(parents=True)
+        link.symlink_to(chosen)
+        return link
+
+    def run_step(self, step: DockerStep) -> None:
+        """Carry out one instruction."""
+        match step.name:
+            case "WORKDIR":
+                self.work = self.move(step.text)
+                self.work.mkdir(parents=True, exist_ok=True)
+            case "COPY":
+                self._copy(step.text.split())
+            case "RUN":
+                self._run_commands(step.text)
+            case "ENV":
+                for word in step.text.split():
+                    name, _, value = word.partition("=")
+                    self.environment[name] = value.replace("/opt/", f"{self.folder}/opt/")
+            case "USER":
+                self.user = int(step.text.partition(":")[0])
+            case "ENTRYPOINT" | "CMD":
+                self.words[step.name] = json.loads(step.text)
+            case "ARG" | "FROM" | "EXPOSE":
+                pass  # Python is that of the tests
+            case _:
+                raise AssertionError(f"the test does not know {step}")
+
+    def move(self, path: str) -> Path:
+        """Return the place of an absolute path in the folder."""
+        return self.folder / path.lstrip("/")
+
+    def _copy(self, words: list[str]) -> None:
+        if words[0].startswith("--from="):
+            assert words[1] == words[2]  # it is there: there is one root for all stages
+            return
+        *sources, target = words
+        for source in sources:
+            place = self.work / target
+            if (ROOT / source).is_dir():
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / source, place, ignore=ignored)
+            else:
+                place = place / Path(source).name if target.endswith("/") else place
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / source, place)
+
+    def _run_commands(self, text: str) -> None:
+        commands = [each.strip() for each in text.split("&&")]
+        moved = [
+            re.sub(r"(?<![\w./:])/(tmp|opt|var)/", f"{self.folder}/\\1/", each)
+            for each in commands
+            if not each.startswith("useradd")
+        ]
+        for command in moved:
+            if os.geteuid() != 0 and "--owner" in command:
+                continue  # only root may give a folder to another account
+            offline = "install --no-index --no-deps --no-build-isolation"
+            shell = ["sh", "-euc", re.sub(r"pip install\b", f"pip {offline}", command)]
+            environment = self.environment | {"PATH": f"{self.python.parent}:{PATH}"}
+            environment["PYTHONPATH"] = sysconfig.get_path("purelib")  # the build tool
+            done = subprocess.run(  # noqa: S603 - our file
+                shell,
+                cwd=self.work,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+
+
+@pytest.mark.slow
+@pytest.mark.once
+def test_the_steps_of_the_image_make_a_program_that_needs_no_root_and_no_writes() -> None:
+    """In a plain folder, as there is no container runtime here; see `PlainRoot`."""
+    with TemporaryDirectory(prefix="image-", dir="/tmp") as folder:
+        root = PlainRoot(Path(folder))
+        for name in ("opt", "var/lib"):
+            (root.folder / name).mkdir(parents=True)
+        for step in read_steps():
+            root.run_step(step)
+        (packages,) = (root.folder / "opt" / "midrun" / "lib").glob("python*/site-packages")
+        (packages / "tests.pth").write_text(sysconfig.get_path("purelib"))
+        shutil.copy(DEPLOY / "app.py", root.work)
+        shutil.rmtree(root.move("/src"))  # the second stage has nothing of the first one
+        state = root.move("/var/lib/midrun")
+        if os.geteuid() == 0:
+            assert (state.stat().st_uid, state.stat().st_mode & 0o777) == (root.user, 0o700)
+        else:
+            state.mkdir()
+        run_as_image(root, state)
+
+
+def run_as_image(root: PlainRoot, state: Path) -> None:
+    """Start the command of the image under its account; the tree must not change."""
+    assert root.user == int(SERVE_UID)
+    root.folder.chmod(0o755)
+    for path in sorted(root.folder.rglob("*"), reverse=True):
+        if path != state and not path.is_symlink():
+            path.chmod(path.stat().st_mode & ~0o222 | 0o444)
+    if not root.account:
+        state.chmod(0o777)
+    before = list_tree(root.folder)
+    home = {"HOME": str(state), "XDG_STATE_HOME": str(state)}
+    environment = root.environment | home | {"MIDRUN_STORE": f"sqlite:///{state}/runs.db"}
+    (program,) = root.words["ENTRYPOINT"]
+    found = shutil.which(program, path=environment["PATH"])
+    assert found == str(root.folder / "opt" / "midrun" / "bin" / "midrun")
+    command = [found, *root.words["CMD"], "--port", "0", "--json"]
+    with subprocess.Popen(  # noqa: S603 - our file
+        command,
+        cwd=root.work,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        **root.account,
+    ) as server:
+        try:
+            url = json.loads(read_until(server, "http://"))["url"].partition("/#")[0]
+            assert httpx2.get(f"{url}/readyz").status_code == 204
+        finally:
+            server.terminate()
+    assert list_tree(root.folder) == before
+    assert (state / "runs.db").stat().st_uid == root.account.get("user", os.geteuid())
+
+
+def list_tree(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of each file, apart from the folder for state."""
+    return {
+        str(path): (path.lstat().st_size, path.lstat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if "var/lib/midrun" not in str(path)
+    }

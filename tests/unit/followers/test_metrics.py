@@ -114,7 +114,7 @@ def test_the_stored_journals_have_measurements_of_every_kind() -> None:
         part.add_records(records, after=Seq(0))
         found |= {measurement.metric.name for measurement in part.results}
         assert all(each.value >= 0 for each in part.results)
-    elsewhere = {m.APPEND_DURATION.name, m.MODEL_COST.name}
+    elsewhere = {m.APPEND_DURATION.name, m.MODEL_COST.name, m.TENANT_MODEL_COST.name}
     assert found == {n for n, each in m.METRICS.items() if each.kind != "gauge"} - elsewhere
 
 
@@ -129,7 +129,7 @@ def test_tokens_and_cost_come_from_the_entry_of_the_reply() -> None:
         for n, entry in enumerate(entries, 1)
     ]
     part = JournalMeasurement(
-        RunLabels("actor", {"actor": "scripted"}, lambda _: None), Position()
+        RunLabels("actor", {"actor": "scripted"}, lambda _: None, "acme"), Position()
     )
     part.add_records(records, after=Seq(0))
     assert [(each.metric, each.labels, each.value) for each in part.results] == [
@@ -138,8 +138,28 @@ def test_tokens_and_cost_come_from_the_entry_of_the_reply() -> None:
         (m.MODEL_CALL_DURATION, ("actor", "fallback"), 1.0),
         (m.MODEL_TOKENS, ("actor", "fallback", "input"), 8),
         (m.MODEL_TOKENS, ("actor", "fallback", "output"), 4),
+        (m.TENANT_MODEL_TOKENS, ("acme",), 12),
         (m.MODEL_COST, ("actor", "fallback"), 0.0025),
+        (m.TENANT_MODEL_COST, ("acme",), 0.0025),
     ]
+
+
+async def test_runs_are_counted_by_tenant_up_to_a_number_of_tenants(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("midrun.followers.metrics.LABEL_SETS_MAX", 2)
+    agent = ControllableTools().agent(*["Done."] * 5)
+    async with open_midrun(path, agent) as (midrun, sink):
+        for tenant in ("acme", "acme", "rival", "third", "fourth"):
+            run = await midrun.start(agent, "Go.", tenant=tenant)
+            await run.until("completed")
+            await wait_until_counted(midrun, run)
+    started = {"acme": 2, "rival": 1, "other": 2, "third": None}
+    for tenant, count in started.items():
+        value = read_value(sink, "midrun_tenant_runs_started_total", tenant=tenant)
+        assert value == count, tenant
+    ended = "midrun_tenant_runs_ended_total"
+    assert read_value(sink, ended, tenant="acme", outcome="completed") == 2
 
 
 async def test_the_calls_and_controls_of_a_run_are_counted(path: Path) -> None:

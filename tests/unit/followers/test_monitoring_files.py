@@ -3,14 +3,25 @@
 import json
 import re
 import shutil
+import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Literal
 
+import anyio
+import httpx2
 import msgspec
 import promql_parser
+import pytest
 
+from midrun import Midrun
+from midrun.followers import following
 from midrun.followers.metric_definitions import METRICS
+from midrun.followers.metrics import Metrics
+from midrun.followers.prometheus import PrometheusSink, serve_metrics
+from midrun.testing.controllable_tools import ControllableTools
 from tests.support.paths import ROOT
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
@@ -112,17 +123,102 @@ def test_the_guide_says_what_to_do_for_each_alert() -> None:
     assert all(len(text) > 60 for _, text in sections)
 
 
-def test_promtool_accepts_the_files_where_it_is_installed() -> None:
-    """Elsewhere the parser above has checked the expressions, and the types the fields."""
+needs_prometheus = pytest.mark.skipif(
+    shutil.which("prometheus") is None or shutil.which("promtool") is None,
+    reason="Prometheus is not installed: the parser has checked the expressions",
+)
+
+
+def test_the_configuration_names_the_rules() -> None:
     assert msgspec.yaml.decode(PROMETHEUS.read_bytes())["rule_files"] == [ALERTS.name]
-    if promtool := shutil.which("promtool"):
-        command = [promtool, "check", "config", str(PROMETHEUS)]
-        subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - fixed arguments
 
 
-def test_the_guide_lists_every_metric() -> None:
-    guide = (ROOT / "docs" / "guides" / "telemetry.md").read_text()
-    for metric in METRICS.values():
-        labels = ", ".join(f"`{label}`" for label in metric.labels)
-        row = f"| `{metric.prometheus_name}` | {metric.kind} | {labels} | {metric.help} |"
-        assert row in guide
+@needs_prometheus
+def test_promtool_accepts_the_files() -> None:
+    command = ["promtool", "check", "config", str(PROMETHEUS)]
+    checked = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - fixed arguments
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@needs_prometheus
+@pytest.mark.slow
+@pytest.mark.once
+async def test_a_real_prometheus_scrapes_a_server_and_evaluates_every_rule(
+    tmp_path: Path,
+) -> None:
+    """With the shipped files; only the address and the intervals are changed."""
+    agent = ControllableTools().agent("Done.")
+    sink = PrometheusSink()
+    with anyio.fail_after(60):
+        async with (
+            Midrun(f"sqlite:///{tmp_path}/runs.db", agents=[agent]) as midrun,
+            following(midrun, Metrics(midrun, sink, read_interval_s=0.2)),
+        ):
+            await (await midrun.start(agent, "Go.", tenant="acme")).until("completed")
+            with serve_metrics("127.0.0.1:0", sink.render) as url:
+                target = url.removeprefix("http://").removesuffix("/metrics")
+                config = PROMETHEUS.read_text().replace("127.0.0.1:9464", target)
+                (tmp_path / PROMETHEUS.name).write_text(config.replace("15s", "200ms"))
+                shutil.copy(ALERTS, tmp_path)
+                async with run_prometheus(tmp_path) as api:
+                    await check_rules_and_panels(api)
+
+
+async def check_rules_and_panels(api: httpx2.AsyncClient) -> None:
+    """Wait until a series and every rule were evaluated; then run each query of a panel."""
+    series = 'midrun_tenant_runs_started_total{tenant="acme"}'
+    while not await query(api, series):  # noqa: ASYNC110 - it is another process
+        await anyio.sleep(0.05)
+    while await read_rule_states(api) != {"ok"}:  # noqa: ASYNC110 - as above
+        await anyio.sleep(0.05)
+    found = {rule["name"] for rule in await read_rules(api)}
+    assert found == {rule.alert for rule in load_rules()}
+    for expression in load_panel_expressions():
+        await query(api, expression)
+
+
+@asynccontextmanager
+async def run_prometheus(folder: Path) -> AsyncIterator[httpx2.AsyncClient]:
+    """Start Prometheus with the configuration in `folder`; yield a client of its API."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    command = [
+        "prometheus",
+        f"--config.file={folder / PROMETHEUS.name}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address={address}",
+    ]
+    with (folder / "prometheus.log").open("w") as log:
+        process = await anyio.open_process(command, stdout=log, stderr=log)
+    try:
+        async with httpx2.AsyncClient(base_url=f"http://{address}/api/v1") as api:
+            yield api
+    finally:
+        process.kill()
+        with anyio.CancelScope(shield=True):
+            await process.wait()
+
+
+async def query(api: httpx2.AsyncClient, expression: str) -> list[object]:
+    """Return the result of an expression; an empty list before Prometheus answers."""
+    try:
+        reply = await api.get("/query", params={"query": expression})
+    except httpx2.TransportError:
+        return []
+    if reply.status_code == 503:  # it is starting
+        return []
+    assert reply.status_code == 200, reply.text
+    found: list[object] = reply.json()["data"]["result"]
+    return found
+
+
+async def read_rules(api: httpx2.AsyncClient) -> list[dict[str, str]]:
+    """Return all rules that Prometheus has loaded."""
+    groups = (await api.get("/rules")).json()["data"]["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+async def read_rule_states(api: httpx2.AsyncClient) -> set[str]:
+    """Return the health of all rules: `unknown`, `ok` or `err`."""
+    return {rule["health"] for rule in await read_rules(api)}

@@ -10,6 +10,7 @@ from anyio.abc import TaskGroup
 from starlette.responses import RedirectResponse, Response
 
 from midrun import Agent, Midrun
+from midrun.cli.run_commands import split_webhook
 from midrun.errors import Misconfigured
 from midrun.followers import following
 from midrun.followers import worker as module
@@ -79,8 +80,39 @@ async def test_the_end_of_a_run_is_posted_as_a_signed_cloudevent(
             "task": "Sort it.",
             "labels": ["desk"],
             "thread": "t1",
+            "tenant": "",
             "output": "All sorted.",
         }
+
+
+async def test_a_webhook_of_a_tenant_gets_only_the_runs_of_that_tenant(
+    path: Path, receiver: Receiver
+) -> None:
+    """Two webhooks with one address are told apart by their tenants."""
+    agent = ControllableTools().agent(*["Done."] * 4)
+    acme, plain = [make_webhook(receiver, tenant=tenant) for tenant in ("acme", "")]
+    assert acme.name != plain.name
+    async with (
+        Midrun(f"sqlite:///{path}", agents=[agent]) as midrun,
+        following(midrun, acme, plain),
+    ):
+        runs: dict[str, str] = {}
+        for tenant in ("rival", "acme", "ACME", ""):
+            run = await midrun.start(agent, "Go.", tenant=tenant)
+            await run.until("completed")
+            runs[tenant] = run.id
+        await receiver.wait_for(2)
+        for hook in (acme, plain):  # both have passed all runs
+            await wait_until_delivered(midrun, hook.name)
+    sent = {str(each.data["tenant"]): each.data["run_id"] for each in receiver.deliveries}
+    assert sent == {tenant: runs[tenant] for tenant in ("acme", "")}
+    assert len(receiver.deliveries) == 2
+
+
+def test_the_command_splits_the_tenant_from_the_address() -> None:
+    assert split_webhook("https://host/x?a=http://b") == (None, "https://host/x?a=http://b")
+    assert split_webhook("acme=https://host/x?a=b") == ("acme", "https://host/x?a=b")
+    assert split_webhook("=http://host") == ("", "http://host")
 
 
 async def test_a_signature_is_invalid_after_any_change(path: Path, receiver: Receiver) -> None:

@@ -3,10 +3,14 @@
 import csv
 import io
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
+import apsw
+import psycopg
 import pytest
 
 from midrun import Agent, Midrun, connect, tool
@@ -15,8 +19,9 @@ from midrun.errors import CursorRefused, Misconfigured, ServerRefused
 from midrun.models import ScriptedModel, Use
 from midrun.ports.audit import AuditEntry
 from midrun.runs import audit as module
-from midrun.runs.audit import read_audit_page
+from midrun.runs.audit import read_audit_page, verify_audit
 from midrun.server import app
+from midrun.testing.postgres import Postgres
 from tests.support.store_choice import get_store_url
 from tests.unit.server.conftest import make_token, make_tokens, serve_on_loopback
 
@@ -185,3 +190,113 @@ async def test_the_command_writes_csv_and_json_lines(
     assert text[0].endswith("olga: halt agent:clerk “too expensive”")
     past = ["--since", "2020-01-01", "--until", "2020-02-01T00:00:00+01:00"]
     assert await run_command(*past) == ""
+
+
+# ── the hash chain ───────────────────────────────────────────────────────────
+
+KEY = b"kept where the store is not"
+
+
+def run_sql(url: str, statements: str) -> None:
+    """Change the store as an attacker with access to the database would: without triggers."""
+    if url.startswith("postgres"):
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute("SET session_replication_role = replica")
+            for statement in statements.split(";"):
+                renamed = re.sub(r"\baudit", "midrun_audit", statement)
+                db.execute(renamed.encode())
+        return
+    file = apsw.Connection(url.removeprefix("sqlite:///"))
+    for trigger in ("audit_does_not_change", "audit_does_not_go"):
+        file.execute(f"DROP TRIGGER IF EXISTS {trigger}")
+    file.execute(statements).fetchall()
+    file.close()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize(
+    ("statements", "problem"),
+    [
+        ("UPDATE audit SET tenant = 'x' WHERE id = 2", r"Entry 2 .* was changed"),
+        ("UPDATE audit SET at = at + 1 WHERE id = 1", r"Entry 1 .* was changed"),
+        ("DELETE FROM audit WHERE id = 2", r"^Entry 2 of the audit log is missing\.$"),
+        (
+            "DELETE FROM audit WHERE id = 2; UPDATE audit SET id = id - 1 WHERE id > 2",
+            r"Entry 2 .* was changed",
+        ),
+        (
+            "DELETE FROM audit WHERE id > 2",
+            r"^The audit log is cut off after entry 2: its last entry was 4\.$",
+        ),
+        ("DELETE FROM audit", r"cut off after entry 0: its last entry was 4"),
+        (
+            (
+                "DELETE FROM audit WHERE id > 2; UPDATE audit_end SET no = 2,"
+                " hash = (SELECT hash FROM audit WHERE id = 2)"
+            ),
+            r"stored end .* was changed: its seal does not fit",
+        ),
+        ("DELETE FROM audit_end", r"stored end of the audit log was removed"),
+        ("UPDATE audit_end SET hash = seal", r"Entry 4 .* was replaced"),
+    ],
+)
+async def test_a_changed_audit_log_is_noticed(
+    kind: str, statements: str, problem: str, postgres: Postgres, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db" if kind == "sqlite" else postgres.url()
+    async with Midrun(url, chain_key=KEY) as midrun:
+        for name in ("ann", "bob", "eve", "olga"):
+            await midrun.record_audit(AuditEntry(action="sign_in", actor=name))
+        verdict = await verify_audit(midrun.store)
+        assert (bool(verdict), verdict.entries) == (True, 4)
+        assert await verify_audit(midrun.store, verdict.hash)
+    run_sql(url, statements)
+    async with Midrun(url, chain_key=KEY) as midrun:
+        found = await verify_audit(midrun.store)
+        assert not found
+        assert re.search(problem, str(found), re.MULTILINE)
+        assert len(found.problems) <= 3
+        # The log goes on, and the place stays visible.
+        await midrun.record_audit(AuditEntry(action="sign_in", actor="ann"))
+        assert not await verify_audit(midrun.store)
+
+
+@pytest.mark.once
+async def test_a_cut_that_nothing_in_the_store_shows_is_found_by_a_hash_noted_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a key an attacker can compute everything in the database anew."""
+    url = f"sqlite:///{tmp_path}/runs.db"
+    async with Midrun(url) as midrun:
+        for name in ("ann", "bob", "eve"):
+            await midrun.record_audit(AuditEntry(action="sign_in", actor=name))
+        noted = (await verify_audit(midrun.store)).hash
+    end = "UPDATE audit_end SET no = 2, hash = (SELECT hash FROM audit WHERE id = 2)"
+    run_sql(url, "DELETE FROM audit WHERE id > 2")
+    run_sql(url, end)
+
+    def verify(*more: str) -> tuple[int, str]:
+        code = main(["audit", "--verify", "--store", url, *more])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    code, text = await anyio.to_thread.run_sync(verify)
+    assert (code, "complete and unchanged: 2 entries" in text) == (0, True)
+    code, text = await anyio.to_thread.run_sync(verify, "--expect", noted)
+    assert (code, f"No entry of the audit log has the hash {noted}" in text) == (1, True)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_processes_that_write_the_audit_log_at_once_make_one_chain(
+    kind: str, postgres: Postgres, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/runs.db" if kind == "sqlite" else postgres.url()
+    async with Midrun(url) as one, Midrun(url) as two:
+        async with anyio.create_task_group() as tasks:
+            for number in range(20):
+                writer = (one, two)[number % 2]
+                tasks.start_soon(writer.record_audit, AuditEntry(action=f"a{number}"))
+        verdict = await verify_audit(two.store)
+    assert (bool(verdict), verdict.entries) == (True, 20)

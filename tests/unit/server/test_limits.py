@@ -135,6 +135,29 @@ async def test_a_user_whose_quota_is_used_up_starts_nothing(
     expect_status(await (await server.client("olga")).post("/v1/runs", json=body), 201)
 
 
+@pytest.mark.parametrize("quota", [Quota(open_runs=3), Quota(runs_per_day=3)])
+async def test_starts_at_the_same_moment_do_not_exceed_a_quota(
+    serve: StartServer, stage: ControllableTools, quota: Quota
+) -> None:
+    """Each request passes the first check before the others have started their runs."""
+    held = stage.agent(Use("slow", name="held"), "Done.")
+    server = await serve(held, limits=Limits(quota=quota))
+    ann = await server.client("ann")
+    codes: list[int] = []
+
+    async def start() -> None:
+        response = await ann.post("/v1/runs", json={"agent": "actor", "input": "Go."})
+        codes.append(response.status_code)
+        if response.status_code != 201:
+            assert response.json()["type"] == "urn:midrun:problem:quota-used-up"
+            assert response.json()["used"] == 3
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(9):
+            tasks.start_soon(start)
+    assert sorted(codes) == [201] * 3 + [429] * 6
+
+
 async def test_a_repeated_request_finds_its_run_although_the_quota_is_used_up(
     serve: StartServer, stage: ControllableTools
 ) -> None:

@@ -14,7 +14,7 @@ from midrun.core.ids import RunId
 from midrun.errors import StoreForeign
 from midrun.models import Use
 from midrun.ports.store import Store
-from midrun.stores.postgres.setup import load_migrations
+from midrun.stores.migrations import load_migrations
 from midrun.stores.postgres.store import PostgresStore
 from midrun.stores.sqlite.connection import SCHEMA_VERSION
 from midrun.stores.sqlite.store import SqliteStore
@@ -41,7 +41,10 @@ WRITES: dict[str, Callable[[Store], Awaitable[object]]] = {
 
 RENAME_FUNCTION = "ALTER FUNCTION midrun_write(json, boolean, bigint) RENAME TO midrun_write_5"
 RESTORE_FUNCTION = "ALTER FUNCTION midrun_write_5(json, boolean, bigint) RENAME TO midrun_write"
-NEWER_VERSION = load_migrations()[-1][0] + 1
+NEWER_VERSION = load_migrations("midrun.stores.postgres")[-1][0] + 1
+
+ADD_COLUMN = "ALTER TABLE runs ADD COLUMN region TEXT NOT NULL DEFAULT ''"
+REFUSE_OLDER = "UPDATE schema_support SET oldest = 99"
 
 
 def migrate_sqlite(path: Path, statement: str) -> None:
@@ -64,11 +67,11 @@ def migrate_postgres(url: str, statement: str) -> None:
 async def test_sqlite_refuses_writes_after_a_newer_midrun_migrated_the_file(
     tmp_path: Path, write: str
 ) -> None:
-    """The version number decides, even if the change is compatible. Reading still works."""
+    """A migration that older processes must not meet says so in the file. Reading works."""
     store = SqliteStore(tmp_path / "runs.db")
     await create_run(store)
     await append_message(store, RUN, 1)
-    migrate_sqlite(store.path, "ALTER TABLE runs ADD COLUMN region TEXT NOT NULL DEFAULT ''")
+    migrate_sqlite(store.path, f"{ADD_COLUMN}; {REFUSE_OLDER}")
     for _ in range(2):
         with pytest.raises(StoreForeign, match="newer midrun"):
             await WRITES[write](store)
@@ -85,7 +88,7 @@ async def test_every_write_of_a_group_is_refused_in_a_migrated_file(tmp_path: Pa
     runs = [RunId(f"r{n}") for n in range(5)]
     for run in runs:
         await create_run(store, run)
-    migrate_sqlite(store.path, "CREATE TABLE regions (name TEXT)")
+    migrate_sqlite(store.path, f"CREATE TABLE regions (name TEXT); {REFUSE_OLDER}")
     refused: list[RunId] = []
 
     async def append_refused(run: RunId) -> None:
@@ -111,6 +114,36 @@ async def test_a_migrated_file_that_cannot_be_read_is_not_reported_as_damaged(
     migrate_sqlite(store.path, "ALTER TABLE entries RENAME TO lines")
     with pytest.raises(StoreForeign, match="newer midrun"):
         await store.read(RUN)
+    await store.close()
+
+
+@pytest.mark.parametrize("write", WRITES)
+async def test_sqlite_goes_on_after_a_migration_that_only_adds_something(
+    tmp_path: Path, write: str
+) -> None:
+    """Only a process that has the file open goes on: another one may not open it."""
+    store = SqliteStore(tmp_path / "runs.db")
+    await create_run(store)
+    await append_message(store, RUN, 1)
+    migrate_sqlite(store.path, ADD_COLUMN)
+    await WRITES[write](store)
+    assert [record.seq for record in await store.read(RUN)][:2] == [1, 2]
+    with pytest.raises(StoreForeign, match=f"schema {SCHEMA_VERSION + 1} belongs to a newer"):
+        SqliteStore(tmp_path / "runs.db")
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "statement", ["DROP TABLE schema_support", "ALTER TABLE runs RENAME COLUMN team TO squad"]
+)
+async def test_a_write_that_a_newer_schema_breaks_is_not_reported_as_damage(
+    tmp_path: Path, statement: str
+) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    await create_run(store)
+    migrate_sqlite(store.path, statement)
+    with pytest.raises(StoreForeign, match="newer midrun"):
+        await create_run(store, OTHER_RUN)
     await store.close()
 
 

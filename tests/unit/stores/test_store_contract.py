@@ -1,13 +1,14 @@
 """Each store passes the conformance suites of `midrun.testing`."""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from midrun.core.entries import RunStarted
-from midrun.ports.store import RunQuery, Store
+from midrun.ports.store import RunQuery, RunQuota, Store
 from midrun.stores.encryption import PayloadCipher
 from midrun.stores.memory import MemoryStore
 from midrun.stores.postgres.store import PostgresStore
@@ -20,6 +21,7 @@ from midrun.testing.store_suite import (
     StoreSuite,
 )
 from midrun.testing.store_suite.fixtures import RUN, ReopenStore, make_head
+from midrun.testing.store_suite.limits import race_under_quotas
 
 
 class TestMemoryStore(StoreSuite, FollowerCursorSuite, PushTargetSuite):
@@ -90,9 +92,9 @@ TRUNCATE_ALL = """
             SET LOCAL session_replication_role = replica;  -- disables the triggers of entries
             TRUNCATE midrun_runs, midrun_entries, midrun_labels, midrun_snapshots,
                      midrun_notices, midrun_holders, midrun_halts, midrun_followers,
-                     midrun_audit, midrun_cursors, midrun_chunks, midrun_files,
-                     midrun_run_files, midrun_search, midrun_chunk_uses, midrun_tombstones,
-                     midrun_encryption_keys, midrun_push_targets
+                     midrun_audit, midrun_audit_end, midrun_cursors, midrun_chunks,
+                     midrun_files, midrun_run_files, midrun_search, midrun_chunk_uses,
+                     midrun_tombstones, midrun_encryption_keys, midrun_push_targets
                      RESTART IDENTITY;
         END IF;
     END
@@ -133,3 +135,26 @@ class TestPostgresStore(StoreSuite, FollowerCursorSuite, PushTargetSuite):
         yield reopen_store
         for store in opened:
             await store.close()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_processes_that_start_runs_at_once_do_not_exceed_a_quota(
+    kind: str, postgres: Postgres, tmp_path: Path
+) -> None:
+    """Each process has its own connections, as these stores have."""
+    url, stores = postgres.url(), list[Store]()
+    async with AsyncExitStack() as stack:
+        for _ in range(3):
+            store = (
+                SqliteStore(tmp_path / "runs.db")
+                if kind == "sqlite"
+                else await PostgresStore.open(url)
+            )
+            stack.push_async_callback(store.close)
+            stores.append(store)
+        quotas = [
+            RunQuota(tenant="acme", owner="ann", recent_runs=9),
+            RunQuota(tenant="acme", open_runs=7),
+        ]
+        assert await race_under_quotas(stores, quotas) == 7

@@ -13,8 +13,15 @@ from msgspec import Struct
 from midrun.core.ids import SEQ_ZERO, Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.errors import NotJson
+from midrun.ports.store import RunQuota
 from midrun.stores.chunks import split_line
-from midrun.stores.operations import JournalWrite, RowChange, StoredRow, TakeLeaseWrite
+from midrun.stores.operations import (
+    CreateRunWrite,
+    JournalWrite,
+    RowChange,
+    StoredRow,
+    TakeLeaseWrite,
+)
 from midrun.stores.validation import FIXED_NAMES, StoredHead, decode_head
 
 
@@ -51,6 +58,7 @@ class WriteRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_at: Micros | None = None
     files: tuple[str, ...] | None = None  # hashes
     words: str | None = None  # for the search; only at the start and the end of a run
+    quotas: tuple[RunQuota, ...] | None = None
 
 
 class WriteAnswer(Struct, frozen=True, kw_only=True):
@@ -68,6 +76,8 @@ class WriteAnswer(Struct, frozen=True, kw_only=True):
     by: str = ""
     reason: str = ""
     full: str = ""  # scope of the limit that is reached
+    quota: int | None = None  # the place of the quota that is reached
+    quota_name: str = ""
     lost_file: str = ""  # hash of a file that the store does not have
     lost_chunks: bool = False  # a deletion has removed a chunk of the new run: store it again
     erased_by: str = ""  # the tombstone of the run, if it was deleted
@@ -103,6 +113,7 @@ def build_request(
     """Build the request that applies `change` if the row is still `current`."""
     row, head, lines = change.row, change.row.stored_head.head, change.lines
     taken = operation if isinstance(operation, TakeLeaseWrite) else None
+    created = operation if isinstance(operation, CreateRunWrite) else None
     is_new = current is None
     chunks: tuple[str, ...] = ()
     if is_new:
@@ -139,6 +150,7 @@ def build_request(
         started_at=change.started_at,
         files=operation.files.hashes or None,
         words=operation.search_words or None,
+        quotas=tuple(created.quotas) or None if created else None,
     )
 
 

@@ -251,9 +251,29 @@ DUE: Final = """
     SELECT run FROM midrun_runs WHERE wake_at <= (SELECT coalesce(%(now)s, midrun_now()))
     ORDER BY wake_at, no LIMIT %(limit)s
 """
+# Of two processes that have read the same end, one inserts the next number. The other waits for
+# its commit, inserts nothing, and reads the end again.
 ADD_AUDIT: Final = """
-    INSERT INTO midrun_audit (at, body, tenant)
-    VALUES (coalesce(%(now)s, midrun_now()), %(body)s, %(tenant)s)
+    WITH added AS (
+        INSERT INTO midrun_audit (id, at, tenant, body, hash)
+        VALUES (%(number)s, %(at)s, %(tenant)s, %(body)s, %(hash)s)
+        ON CONFLICT (id) DO NOTHING RETURNING id
+    )
+    INSERT INTO midrun_audit_end (one, no, hash, seal)
+    SELECT TRUE, id, %(hash)s, %(seal)s FROM added
+    ON CONFLICT (one) DO UPDATE
+    SET no = excluded.no, hash = excluded.hash, seal = excluded.seal
+    RETURNING no
+"""
+AUDIT_END: Final = """
+    SELECT coalesce(%(now)s, midrun_now()), e.no, e.hash, e.seal, l.id, l.hash
+    FROM (SELECT) AS one
+    LEFT JOIN midrun_audit_end AS e ON TRUE
+    LEFT JOIN (SELECT id, hash FROM midrun_audit ORDER BY id DESC LIMIT 1) AS l ON TRUE
+"""
+AUDIT_LINES: Final = """
+    SELECT id, at, tenant, body, hash FROM midrun_audit WHERE id > %(after)s
+    ORDER BY id LIMIT %(limit)s
 """
 AUDIT: Final = """
     SELECT id, at, body FROM midrun_audit

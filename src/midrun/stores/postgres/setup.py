@@ -13,13 +13,13 @@ Then notifications arrive at another client, and session settings such as timeou
 fails at once, so this is tested explicitly.
 """
 
-import re
-from importlib.resources import files
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from midrun.core.ids import Micros
 from midrun.errors import StoreForeign, StoreKeyRefused, StoreUnreachable
 from midrun.stores.encryption import UNENCRYPTED, PayloadCipher
+from midrun.stores.migrations import load_migrations
 from midrun.stores.postgres import queries
 from midrun.stores.postgres.connection import PostgresAddress, PostgresConnection
 
@@ -28,16 +28,6 @@ SERVER_MIN_VERSION: Final = 140_000
 
 MIGRATION_TIMEOUT_S: Final = 60.0
 """The longest time for the migrations, and for the wait until another process has made them."""
-
-
-def load_migrations() -> list[tuple[int, str]]:
-    """Return every migration with its number, in order."""
-    folder = files("midrun.stores.postgres").joinpath("migrations")
-    return sorted(
-        (int(match[1]), file.read_text("utf-8"))
-        for file in folder.iterdir()
-        if (match := re.fullmatch(r"(\d{4})_\w+\.sql", file.name))
-    )
 
 
 class PreparedStore(NamedTuple):
@@ -63,7 +53,7 @@ async def prepare_store(
     try:
         await _check_server(address, connection)
         await _check_session(address, connection)
-        all_migrations = load_migrations()
+        all_migrations = load_migrations("midrun.stores.postgres")
         if await _read_schema_version(connection) != all_migrations[-1][0]:
             await _apply_migrations(address, connection, all_migrations)
         address.schema_version = all_migrations[-1][0]
@@ -92,7 +82,7 @@ async def _check_session(address: PostgresAddress, connection: PostgresConnectio
 async def _apply_migrations(
     address: PostgresAddress,
     connection: PostgresConnection,
-    all_migrations: list[tuple[int, str]],
+    all_migrations: Sequence[tuple[int, str]],
 ) -> None:
     # The only transaction of several messages. Closing the connection rolls all of it back.
     await connection.run_script(queries.BEGIN)

@@ -29,7 +29,7 @@ from midrun.errors import (
     StoreError,
     StoreUnreachable,
 )
-from midrun.ports.audit import AuditEntry
+from midrun.ports.audit import AuditEnd, AuditEntry, AuditLine
 from midrun.ports.environment import Clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.platform import read_boot_clock
@@ -53,6 +53,12 @@ from midrun.ports.store import (
     Visibility,
 )
 from midrun.stores import validation
+from midrun.stores.audit import (
+    build_audit,
+    encode_audit,
+    find_audit_end,
+    make_audit_line,
+)
 from midrun.stores.chunks import SHARED_MIN_BYTES, split_line
 from midrun.stores.cross_thread import Loop
 from midrun.stores.deletion import (
@@ -392,9 +398,39 @@ class PostgresStore(JournalStore):
         return lifted
 
     async def append_audit(self, entry: AuditEntry) -> None:
-        body, now = validation.encode_audit(entry), self.server_clock.get_override()
-        values = {"now": now, "body": body, "tenant": entry.tenant}
-        await self._resources.read_pool.execute(queries.ADD_AUDIT, values)
+        body, pool = encode_audit(entry), self._resources.read_pool
+        line: AuditLine | None = None
+        while True:
+            now, stored, last = await self._read_audit_end()
+            if line is not None and last == (line.number, line.hash):
+                return  # it was added, and only the answer was lost
+            end = find_audit_end(self.chain, stored, last)
+            line, end = make_audit_line(self.chain, end, now, entry.tenant, body)
+            values = {"number": line.number, "at": line.at, "tenant": line.tenant}
+            values |= {"body": body, "hash": line.hash, "seal": end.seal}
+            if await pool.execute(queries.ADD_AUDIT, values):
+                return
+
+    async def _read_audit_end(self) -> tuple[Micros, AuditEnd, tuple[int, bytes] | None]:
+        """Return the server's time, the stored end of the audit log, and its last line."""
+        values = {"now": self.server_clock.get_override()}
+        rows = await self._resources.read_pool.execute(queries.AUDIT_END, values)
+        ((now, number, link, seal, last, last_link),) = rows
+        end = AuditEnd() if number is None else AuditEnd(number=number, hash=link, seal=seal)
+        return now, end, None if last is None else (last, last_link)
+
+    async def read_audit_end(self) -> AuditEnd:
+        _, end, _ = await self._read_audit_end()
+        return end
+
+    async def read_audit_lines(self, *, after: int, limit: int) -> Sequence[AuditLine]:
+        values = {"after": after, "limit": validation.clamp_limit(limit)}
+        return [
+            AuditLine(number=number, at=at, tenant=tenant, body=body, hash=link)
+            for number, at, tenant, body, link in await self._resources.read_pool.execute(
+                queries.AUDIT_LINES, values
+            )
+        ]
 
     async def list_audit(
         self, *, since: Micros, until: Micros, after: int, limit: int, tenant: str | None = None
@@ -403,7 +439,7 @@ class PostgresStore(JournalStore):
         values: dict[str, object] = {"since": since, "until": until, "after": after}
         values |= {"limit": limit, "tenant": tenant}
         return [
-            (number, validation.build_audit(at, body))
+            (number, build_audit(at, body))
             for number, at, body in await self._resources.read_pool.execute(
                 queries.AUDIT, values
             )

@@ -34,6 +34,7 @@ from midrun.errors import (
     FileMissing,
     HaltInForce,
     NoRoom,
+    QuotaReached,
     RunErased,
     RunNotFound,
     StoreError,
@@ -281,13 +282,16 @@ class PostgresWriter:
             operation.apply(current, self._server_clock.estimate_now, holder_alive=answer.alive)
         except (StoreError, ValueError) as refusal:
             return refusal
-        # The row itself allows the write. Then a halt or a limit has refused it.
+        # The row itself allows the write. Then a halt, a limit or a quota has refused it.
         if answer.scope:
             return HaltInForce(run, answer.scope, answer.reason, answer.by)
         if answer.lost_file:
             return FileMissing(run, answer.lost_file)
         if answer.full and isinstance(operation, TakeLeaseWrite):
             return NoRoom(run, answer.full, operation.limits[answer.full])
+        if answer.quota is not None and isinstance(operation, CreateRunWrite):
+            quota, name = operation.quotas[answer.quota], answer.quota_name
+            return QuotaReached(run, quota.tenant, quota.owner, name, getattr(quota, name))
         return None
 
 

@@ -41,12 +41,13 @@ from midrun.errors import (
 )
 from midrun.ports.store import Durability
 from midrun.stores.encryption import PayloadCipher
+from midrun.stores.migrations import load_migrations
 from midrun.stores.sqlite import queries
 
 _LOG: Final = logging.getLogger("midrun.stores")
 
 APPLICATION_ID: Final = 0x4D49_4452  # "MIDR"
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = load_migrations("midrun.stores.sqlite")[-1][0]
 HEADER_BYTES: Final = 100
 """Size of SQLite's file header.
 
@@ -370,16 +371,55 @@ def check_schema_version(db: apsw.Connection) -> None:
         raise SchemaTooNew(f"schema {version} belongs to a newer midrun")
 
 
+def check_migrated_schema(db: apsw.Connection) -> None:
+    """Check that this process may go on writing to a file that it has open.
+
+    A newer midrun may have migrated the file meanwhile. A migration that only adds something
+    lets older processes go on, so that a machine can be upgraded one process at a time.
+
+    Raises:
+        SchemaTooNew: the migration does not allow it.
+    """
+    version = db.execute(queries.VERSION).get
+    if version <= SCHEMA_VERSION:
+        return
+    try:
+        oldest = db.execute(queries.OLDEST_SUPPORTED).get
+    except apsw.SQLError:  # the newer schema has no such table any more
+        oldest = None
+    if oldest is None or oldest > SCHEMA_VERSION:
+        raise SchemaTooNew(f"schema {version} belongs to a newer midrun")
+
+
+def explain_failure(db: apsw.Connection, error: Exception) -> Exception:
+    """Return `SchemaTooNew` if a statement failed in a file that a newer midrun has migrated.
+
+    Otherwise the file would be reported as damaged. Return other errors as they are: a lock or
+    a full disk has nothing to do with the schema.
+    """
+    if isinstance(error, apsw.SQLError | apsw.ConstraintError | apsw.MismatchError):
+        try:
+            check_schema_version(db)
+        except SchemaTooNew as newer:
+            return newer
+        except apsw.Error:
+            pass  # the first error says more
+    return error
+
+
 def _ensure_schema(db: apsw.Connection) -> None:
-    # Processes that open the same new file at once do this one after the other; the second
-    # finds the finished schema.
+    # Processes that open the same file at once do this one after the other; the second finds
+    # the finished schema. All migrations are in one transaction: a process that is killed
+    # midway leaves nothing behind.
     db.execute("BEGIN IMMEDIATE")
     try:
         check_schema_version(db)
-        if not db.pragma("user_version"):
-            schema = Path(__file__).with_name("schema.sql").read_text("utf-8")
-            for _ in db.execute(schema):
-                pass
+        version = db.pragma("user_version")
+        for number, text in load_migrations("midrun.stores.sqlite"):
+            if number > version:
+                for _ in db.execute(text):
+                    pass
+                db.pragma("user_version", number)
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:

@@ -25,6 +25,7 @@ from midrun.ports.store import (
     Visibility,
 )
 from midrun.stores import validation
+from midrun.stores.audit import find_audit_end, make_audit_line
 from midrun.stores.deletion import (
     LEFTOVERS_MAX_BYTES,
     LEFTOVERS_MAX_ENTRIES,
@@ -32,8 +33,9 @@ from midrun.stores.deletion import (
     find_refusal,
     make_tombstone,
 )
-from midrun.stores.operations import JournalWrite, StoredRow, TakeLeaseWrite
+from midrun.stores.operations import CreateRunWrite, JournalWrite, StoredRow, TakeLeaseWrite
 from midrun.stores.sqlite import queries
+from midrun.stores.sqlite.reader import select_audit_end
 from midrun.stores.sqlite.row_cache import RowCache, select_tombstone
 
 DAY_MICROS: Final = 86_400 * MICROS_PER_SECOND
@@ -62,7 +64,8 @@ class WriteJournal(Struct, frozen=True, gc=False):
         """Check the conditions, then write the entries and the row.
 
         Raises:
-            HaltInForce, NoRoom, FileMissing: see `Store`. Others: see `JournalWrite.apply`.
+            HaltInForce, NoRoom, QuotaReached, FileMissing: see `Store`.
+            Others: see `JournalWrite.apply`.
         """
         operation = self.operation
         taken = operation if isinstance(operation, TakeLeaseWrite) else None
@@ -85,6 +88,8 @@ class WriteJournal(Struct, frozen=True, gc=False):
                 taken.limits,
                 lambda scope: rows.count_held(scope, taken.run, now),
             )
+        if isinstance(operation, CreateRunWrite):
+            validation.check_quotas(operation.run, operation.quotas, rows.count_quota_runs)
         has_files = bool(operation.files.hashes)
         if has_files:
             rows.check_files(operation.run, operation.files)
@@ -175,10 +180,17 @@ class AppendAudit(Struct, frozen=True, kw_only=True):
 
     body: bytes
     tenant: str
+    chain: HashChain
     clock: Clock
 
     def __call__(self, rows: RowCache) -> None:
-        rows.db.execute(queries.ADD_AUDIT, (self.clock(), self.body, self.tenant))
+        last = rows.db.execute(queries.LAST_AUDIT_LINE).get
+        end = find_audit_end(self.chain, select_audit_end(rows.db), last)
+        line, end = make_audit_line(self.chain, end, self.clock(), self.tenant, self.body)
+        rows.db.execute(
+            queries.ADD_AUDIT, (line.number, line.at, line.tenant, line.body, line.hash)
+        )
+        rows.db.execute(queries.SET_AUDIT_END, (end.number, end.hash, end.seal))
 
 
 class RemoveHalt(Struct, frozen=True, kw_only=True):

@@ -253,6 +253,29 @@ USAGE_OF_TENANT: Final = (
     + _NEWEST
     + "WHERE tenant = ?1 AND started_at >= ?3"
 )
+# The runs of a quota, counted up to its bound. Parameters: tenant, owner, since, bound.
+COUNT_OPEN: Final = """
+    SELECT count(*) FROM (
+        SELECT ?3 FROM runs INDEXED BY runs_by_phase
+        WHERE phase IN ('queued', 'running', 'pausing', 'paused', 'waiting', 'cancelling',
+                        'failed', 'halted')
+          AND tenant = ?1 AND (?2 = '' OR owner = ?2)
+        LIMIT ?4
+    )
+"""
+COUNT_RECENT: Final = """
+    SELECT count(*) FROM (
+        SELECT ?2 FROM runs INDEXED BY runs_by_start
+        WHERE tenant = ?1 AND started_at >= ?3 LIMIT ?4
+    )
+"""
+COUNT_RECENT_OF_OWNER: Final = """
+    SELECT count(*) FROM (
+        SELECT 1 FROM runs INDEXED BY runs_by_owner
+        WHERE owner = ?2 AND tenant = ?1 AND started_at >= ?3
+        ORDER BY no DESC LIMIT ?4
+    )
+"""
 # Parameters: tenant, owner.
 STORED_BYTES: Final = """
     SELECT coalesce(sum((SELECT sum(length(line)) FROM entries WHERE no = r.no) + (
@@ -298,7 +321,16 @@ ADD_ENCRYPTION_KEY: Final = """
     INSERT INTO encryption_keys (key_id)
     SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM encryption_keys WHERE key_id = ?1)
 """
-ADD_AUDIT: Final = "INSERT INTO audit (at, body, tenant) VALUES (?, ?, ?)"
+ADD_AUDIT: Final = "INSERT INTO audit (id, at, tenant, body, hash) VALUES (?, ?, ?, ?, ?)"
+SET_AUDIT_END: Final = """
+    INSERT INTO audit_end (one, no, hash, seal) VALUES (1, ?1, ?2, ?3)
+    ON CONFLICT (one) DO UPDATE SET no = ?1, hash = ?2, seal = ?3
+"""
+AUDIT_END: Final = "SELECT no, hash, seal FROM audit_end"
+LAST_AUDIT_LINE: Final = "SELECT id, hash FROM audit ORDER BY id DESC LIMIT 1"
+AUDIT_LINES: Final = """
+    SELECT id, at, tenant, body, hash FROM audit WHERE id > ? ORDER BY id LIMIT ?
+"""
 AUDIT: Final = """
     SELECT id, at, body FROM audit WHERE id > ? AND at >= ? AND at < ? ORDER BY id LIMIT ?
 """
@@ -379,6 +411,7 @@ VACUUM_STEP: Final = "PRAGMA incremental_vacuum(64)"
 # The position of the change poller: see `change_poller.py`.
 DATA_VERSION: Final = "PRAGMA data_version"
 VERSION: Final = "PRAGMA user_version"
+OLDEST_SUPPORTED: Final = "SELECT oldest FROM schema_support"
 LAST_ENTRY_ID: Final = "SELECT coalesce(max(id), 0) FROM entries"
 HALT_COUNTER: Final = "SELECT changes FROM halt_counter"
 LAST_TOMBSTONE_ID: Final = "SELECT coalesce(max(id), 0) FROM tombstones"

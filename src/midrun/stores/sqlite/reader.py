@@ -29,6 +29,7 @@ from midrun.errors import (
     RunNotFound,
     StoreClosed,
 )
+from midrun.ports.audit import AuditEnd, AuditLine
 from midrun.ports.store import (
     ALL_RUNS,
     EndedQuery,
@@ -55,7 +56,7 @@ from midrun.stores.search import format_fts5_query, parse_search
 from midrun.stores.sqlite import queries
 from midrun.stores.sqlite.connection import (
     FILE_ERRORS,
-    check_schema_version,
+    explain_failure,
     open_reader,
     translate_errors,
 )
@@ -91,11 +92,8 @@ class ReadConnection:
                 raise StoreClosed(str(self._path))
             try:
                 return read(self._db)
-            except FILE_ERRORS:
-                # A statement also fails after a newer midrun has upgraded the schema. Then
-                # `SchemaTooNew` says so, and the file is not reported as damaged.
-                check_schema_version(self._db)
-                raise
+            except FILE_ERRORS as error:
+                raise explain_failure(self._db, error) from error
 
     async def read_in_thread(self, read: Callable[[apsw.Connection], T]) -> T:
         """Run `read` on the connection in a worker thread and return its result."""
@@ -410,3 +408,20 @@ def _choose_list_statement(query: RunQuery) -> str:
     if query.phases:
         return queries.LIST_BY_PHASE
     return queries.LIST_BY_AGENT if query.agent else queries.LIST_ALL
+
+
+def select_audit_end(db: apsw.Connection) -> AuditEnd:
+    """Return the end of the audit log that is stored beside it."""
+    found = db.execute(queries.AUDIT_END).get
+    if found is None:
+        return AuditEnd()
+    number, link, seal = found
+    return AuditEnd(number=number, hash=link, seal=seal)
+
+
+def select_audit_lines(db: apsw.Connection, after: int, limit: int) -> list[AuditLine]:
+    """Return stored lines of the audit log, in order."""
+    return [
+        AuditLine(number=number, at=at, tenant=tenant, body=body, hash=link)
+        for number, at, tenant, body, link in db.execute(queries.AUDIT_LINES, (after, limit))
+    ]

@@ -19,13 +19,13 @@ from msgspec.structs import replace
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.values import DRIVABLE_PHASES
 from midrun.errors import FileMissing
-from midrun.ports.store import HaltRecord, Tombstone
+from midrun.ports.store import HaltRecord, RunQuota, Tombstone
 from midrun.stores import validation
 from midrun.stores.chunks import split_line
 from midrun.stores.deletion import build_tombstone, explain_missing
 from midrun.stores.operations import RowChange, StoredRow
 from midrun.stores.sqlite import queries
-from midrun.stores.sqlite.connection import check_schema_version
+from midrun.stores.sqlite.connection import check_migrated_schema
 from midrun.stores.validation import NamedFiles, StoredHead, build_halt, decode_head
 from midrun.stores.watchers import HALTS_CHANGED
 
@@ -56,7 +56,8 @@ class RowCache:
         """Begin a write transaction; drop the cache if another connection has written.
 
         Raises:
-            SchemaTooNew: the other connection has upgraded the schema.
+            SchemaTooNew: the other connection has migrated the schema, and this process must
+                not write to it.
         """
         self._execute("BEGIN IMMEDIATE")
         self.changes.clear()
@@ -66,7 +67,7 @@ class RowCache:
         # schema is checked only then.
         if self.db.data_version() != self._data_version:
             self.drop_cache()
-            check_schema_version(self.db)
+            check_migrated_schema(self.db)
         elif len(self._cached) > CACHED_RUNS_MAX:
             self.drop_cache()
 
@@ -254,6 +255,17 @@ class RowCache:
     def count_held(self, scope: str, excluded: RunId, now: Micros) -> int:
         """Count the other runs of `scope` that are held by a live holder."""
         return int(self.db.execute(queries.COUNT_HELD, (now, excluded, scope)).get)
+
+    def count_quota_runs(self, quota: RunQuota) -> tuple[int, int]:
+        """Count the open and the recent runs of `quota`, each up to its bound."""
+        recent = queries.COUNT_RECENT_OF_OWNER if quota.owner else queries.COUNT_RECENT
+        whose, counts = (quota.tenant, quota.owner, quota.since), [0, 0]
+        for place, (statement, bound) in enumerate(
+            ((queries.COUNT_OPEN, quota.open_runs), (recent, quota.recent_runs))
+        ):
+            if bound is not None:
+                counts[place] = int(self.db.execute(statement, (*whose, bound)).get)
+        return counts[0], counts[1]
 
     def load_halts(self) -> tuple[HaltRecord, ...]:
         """Return the halts that are in force in this transaction, oldest first."""

@@ -23,7 +23,7 @@ from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.values import Phase
 from midrun.errors import StoreClosed
-from midrun.ports.audit import AuditEntry
+from midrun.ports.audit import AuditEnd, AuditEntry, AuditLine
 from midrun.ports.environment import Clock, read_wall_clock
 from midrun.ports.follower_cursors import FollowerCursors
 from midrun.ports.push_targets import PushTargets
@@ -46,6 +46,7 @@ from midrun.ports.store import (
     Visibility,
 )
 from midrun.stores import validation
+from midrun.stores.audit import build_audit, encode_audit
 from midrun.stores.deletion import check_delete
 from midrun.stores.encryption import UNENCRYPTED, PayloadCipher
 from midrun.stores.operations import INLINE_MAX_BYTES, JournalStore, JournalWrite
@@ -254,8 +255,9 @@ class SqliteStore(JournalStore):
         return self._inline_reader.read_inline(lambda db: select_halts(db, tenant))
 
     async def append_audit(self, entry: AuditEntry) -> None:
-        body = validation.encode_audit(entry)
-        request = operations.AppendAudit(body=body, tenant=entry.tenant, clock=self._clock)
+        request = operations.AppendAudit(
+            body=encode_audit(entry), tenant=entry.tenant, chain=self.chain, clock=self._clock
+        )
         await self._writer.write(request)
 
     async def list_audit(
@@ -264,7 +266,7 @@ class SqliteStore(JournalStore):
         bound = (after, since, until, validation.clamp_limit(limit))
         return await self._thread_reader.read_in_thread(
             lambda db: [
-                (number, validation.build_audit(at, body))
+                (number, build_audit(at, body))
                 for number, at, body in (
                     db.execute(queries.AUDIT, bound)
                     if tenant is None
@@ -272,6 +274,15 @@ class SqliteStore(JournalStore):
                 )
             ]
         )
+
+    async def read_audit_lines(self, *, after: int, limit: int) -> Sequence[AuditLine]:
+        limit = validation.clamp_limit(limit)
+        return await self._thread_reader.read_in_thread(
+            lambda db: reader.select_audit_lines(db, after, limit)
+        )
+
+    async def read_audit_end(self) -> AuditEnd:
+        return await self._thread_reader.read_in_thread(reader.select_audit_end)
 
     async def list_ended(self, query: EndedQuery) -> Page[RunRow]:
         page = await self._thread_reader.read_in_thread(lambda db: reader.read_ended(db, query))

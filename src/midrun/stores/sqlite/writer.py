@@ -46,7 +46,12 @@ from midrun.stores.group_commit import (
     fail_requests,
 )
 from midrun.stores.sqlite import queries
-from midrun.stores.sqlite.connection import FILE_ERRORS, FileIdentity, translate_error
+from midrun.stores.sqlite.connection import (
+    FILE_ERRORS,
+    FileIdentity,
+    explain_failure,
+    translate_error,
+)
 from midrun.stores.sqlite.row_cache import RowCache
 from midrun.stores.watchers import Watchers
 
@@ -310,7 +315,7 @@ class SqliteWriter:
             # group.
             errno = self._db.system_errno
             rows.roll_back()
-            return wait and self._fail_group(group, error, errno)
+            return wait and self._fail_group(group, explain_failure(self._db, error), errno)
         except BaseException:  # KeyboardInterrupt, SystemExit or a bug
             rows.roll_back()
             raise

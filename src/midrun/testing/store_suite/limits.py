@@ -1,22 +1,30 @@
-"""Limits: concurrent takers never hold more leases than allowed."""
+"""Limits and quotas: concurrent callers never get more leases or runs than allowed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 import anyio
 import pytest
 
 from midrun.core.entries import Entry, LeaseTaken
-from midrun.core.ids import Epoch, RunId, Seq
+from midrun.core.ids import Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import Phase
-from midrun.errors import HaltInForce, LeaseHeld, NoRoom
-from midrun.ports.store import HaltRecord, Lease, Store
+from midrun.errors import (
+    HaltInForce,
+    LeaseHeld,
+    NoRoom,
+    QuotaReached,
+    RunExists,
+    RunNotFound,
+)
+from midrun.ports.store import HaltRecord, Lease, RunQuota, Store
 from midrun.testing.store_suite.fixtures import (
     ManualClock,
     StoreSuiteFixtures,
     create_run,
     make_call_started,
+    make_started,
 )
 
 LEASE_TTL = timedelta(seconds=10)
@@ -173,3 +181,109 @@ class LimitTests(StoreSuiteFixtures):
         # All runs have the label, so its limit is reached exactly; the agent's may not be.
         assert len(taken) == 5
         assert sum(int(name[1:]) % 2 for name in taken) <= 3
+
+
+async def create_under_quotas(
+    store: Store,
+    name: str,
+    quotas: Sequence[RunQuota],
+    *,
+    owner: str = "ann",
+    tenant: str = "acme",
+    phase: Phase = Phase.QUEUED,
+) -> bool:
+    """Create a run unless a quota is reached; return whether it was created."""
+    head = Head(phase=phase, owner=owner, tenant=tenant)
+    try:
+        await store.create(RunId(name), [make_started()], head=head, quotas=quotas)
+    except QuotaReached:
+        return False
+    return True
+
+
+async def race_under_quotas(stores: Sequence[Store], quotas: Sequence[RunQuota]) -> int:
+    """Create many runs at once through all of `stores`; return how many were created."""
+    created: list[str] = []
+
+    async def create(store: Store, name: str) -> None:
+        if await create_under_quotas(store, name, quotas):
+            created.append(name)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(24):
+            tasks.start_soon(create, stores[number % len(stores)], f"r{number}")
+    return len(created)
+
+
+class QuotaTests(StoreSuiteFixtures):
+    """Runs are counted in the transaction that creates one more."""
+
+    async def test_a_run_beyond_a_quota_is_not_created(self, store: Store) -> None:
+        quota = RunQuota(tenant="acme", owner="ann", open_runs=1)
+        assert await create_under_quotas(store, "r1", [quota])
+        head = Head(phase=Phase.QUEUED, owner="ann", tenant="acme")
+        with pytest.raises(QuotaReached) as refused:
+            await store.create(RunId("r2"), [make_started()], head=head, quotas=[quota])
+        fields = ("tenant", "owner", "quota", "most")
+        assert [getattr(refused.value, name) for name in fields] == [
+            "acme",
+            "ann",
+            "open_runs",
+            1,
+        ]
+        with pytest.raises(RunNotFound):
+            await store.get_row(RunId("r2"))
+        # The id is still free.
+        assert await create_under_quotas(store, "r2", [])
+
+    async def test_a_quota_counts_the_runs_of_its_tenant_and_owner(self, store: Store) -> None:
+        for number, (tenant, owner) in enumerate(
+            (("acme", "ann"), ("acme", "bob"), ("rival", "ann"), ("", "ann"))
+        ):
+            await create_under_quotas(store, f"r{number}", [], owner=owner, tenant=tenant)
+        of_ann, of_all = (
+            RunQuota(tenant="acme", owner="ann", open_runs=2),
+            RunQuota(tenant="acme", open_runs=3),
+        )
+        assert not await create_under_quotas(
+            store, "a", [of_ann, RunQuota(tenant="acme", open_runs=2)]
+        )
+        assert await create_under_quotas(store, "b", [of_ann, of_all])
+        assert not await create_under_quotas(store, "c", [of_ann])
+        assert not await create_under_quotas(store, "d", [of_all], owner="eve")
+        assert await create_under_quotas(
+            store, "e", [RunQuota(tenant="", open_runs=2)], tenant="", owner="eve"
+        )
+
+    async def test_runs_that_ended_are_not_open_but_recent(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        await create_under_quotas(store, "old", [], phase=Phase.COMPLETED)
+        clock.move(10.0)
+        since = Micros(clock.now)
+        await create_under_quotas(store, "new", [], phase=Phase.CANCELLED)
+        for owner in ("ann", ""):
+            none_open = RunQuota(tenant="acme", owner=owner, open_runs=0)
+            assert not await create_under_quotas(store, "x", [none_open])
+            recent = RunQuota(tenant="acme", owner=owner, recent_runs=1, since=since)
+            assert not await create_under_quotas(store, "x", [recent])
+        both = RunQuota(tenant="acme", owner="ann", recent_runs=2, since=since, open_runs=1)
+        assert await create_under_quotas(store, "x", [both])
+
+    async def test_a_run_that_exists_is_reported_before_a_quota(self, store: Store) -> None:
+        """A repeated request finds the run that its first attempt has created."""
+        quota = RunQuota(tenant="acme", recent_runs=1)
+        assert await create_under_quotas(store, "r1", [quota])
+        with pytest.raises(RunExists):
+            await create_under_quotas(store, "r1", [quota])
+
+    async def test_however_many_start_at_once_no_more_are_created(self, store: Store) -> None:
+        quotas = [
+            RunQuota(tenant="acme", owner="ann", open_runs=7),
+            RunQuota(tenant="acme", recent_runs=5),
+        ]
+        assert await race_under_quotas([store], quotas) == 5
+
+    async def test_a_negative_quota_is_refused(self, store: Store) -> None:
+        with pytest.raises(ValueError, match="open_runs must be from 0"):
+            await create_under_quotas(store, "r1", [RunQuota(tenant="", open_runs=-1)])

@@ -5,7 +5,7 @@ from midrun.testing.store_suite.deletion import DeletionTests
 from midrun.testing.store_suite.files import FileTests
 from midrun.testing.store_suite.journals import JournalTests
 from midrun.testing.store_suite.leases import HaltTests, LeaseTests
-from midrun.testing.store_suite.limits import LimitTests
+from midrun.testing.store_suite.limits import LimitTests, QuotaTests
 from midrun.testing.store_suite.lists import ListTests
 from midrun.testing.store_suite.refusals import RefusalTests
 from midrun.testing.store_suite.tenants import TenantTests
@@ -18,6 +18,7 @@ class StoreSuite(
     RefusalTests,
     LeaseTests,
     LimitTests,
+    QuotaTests,
     HaltTests,
     ListTests,
     ThreadTests,

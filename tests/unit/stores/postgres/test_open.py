@@ -15,8 +15,8 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from midrun.errors import StoreForeign, StoreUnreachable
+from midrun.stores.migrations import load_migrations
 from midrun.stores.postgres import setup
-from midrun.stores.postgres.setup import load_migrations
 from midrun.stores.postgres.store import PostgresStore
 from midrun.stores.urls import open_store
 from midrun.testing.postgres import DATABASE_USER, Postgres
@@ -78,8 +78,11 @@ async def test_a_schema_of_an_older_version_is_migrated_and_keeps_its_runs(
     old = await open_store_at(url)
     await create_run(old)
     await append_message(old, RUN, 1, "before")
-    newer = [*load_migrations(), (2, "CREATE TABLE midrun_added (x integer)")]
-    monkeypatch.setattr(setup, "load_migrations", lambda: newer)
+    newer = [
+        *load_migrations("midrun.stores.postgres"),
+        (2, "CREATE TABLE midrun_added (x integer)"),
+    ]
+    monkeypatch.setattr(setup, "load_migrations", lambda _: newer)
     store = await open_store_at(url)
     await take_lease(store, RUN, 2, "a")
     assert [record.seq for record in await store.read(RUN)] == [1, 2, 3]
@@ -95,7 +98,7 @@ async def test_a_schema_of_a_newer_version_is_not_opened(
     """Migrations only go forward."""
     await create_run(store)
     schema = get_schema(url)
-    newer = load_migrations()[-1][0] + 1
+    newer = load_migrations("midrun.stores.postgres")[-1][0] + 1
     postgres.execute(f'INSERT INTO "{schema}".midrun_schema (version) VALUES ({newer})')  # noqa: S608 - a name of this test
     with pytest.raises(StoreForeign, match="newer midrun"):
         await PostgresStore.open(url)

@@ -176,14 +176,34 @@ CREATE TABLE midrun_holders (
     lag     double precision NOT NULL
 ) WITH (fillfactor = 50);
 
--- The audit log: actions of people that no journal records. The body is JSON.
+-- The audit log: actions of people that no journal records. The body is JSON. The hash links each
+-- line to all lines before it.
 CREATE TABLE midrun_audit (
-    id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id     bigint PRIMARY KEY,       -- from 1, without gaps
     at     bigint NOT NULL,
     tenant text   COLLATE "C" NOT NULL,
-    body   bytea  NOT NULL
+    body   bytea  NOT NULL,
+    hash   bytea  NOT NULL
 );
 CREATE INDEX midrun_audit_by_tenant ON midrun_audit (tenant, id) WHERE tenant <> '';
+
+-- The last line of the audit log, in one row, so that a missing end is noticed. The seal proves
+-- the row, if the store has a chain key.
+CREATE TABLE midrun_audit_end (
+    one  boolean PRIMARY KEY CHECK (one),
+    no   bigint  NOT NULL,
+    hash bytea   NOT NULL,
+    seal bytea   NOT NULL
+);
+
+CREATE FUNCTION midrun_refuse_audit_change() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'audit entries are never changed or removed';
+END
+$$;
+
+CREATE TRIGGER midrun_refuse_audit_change BEFORE UPDATE OR DELETE OR TRUNCATE ON midrun_audit
+FOR EACH STATEMENT EXECUTE FUNCTION midrun_refuse_audit_change();
 
 CREATE TABLE midrun_halts (
     no     bigint GENERATED ALWAYS AS IDENTITY,
@@ -293,6 +313,40 @@ BEGIN
 END
 $$;
 
+-- Returns the place and the name of the first bound of `quotas` that is reached; NULL if none is.
+-- Each count ends at its bound. The caller holds the locks of all these quotas.
+CREATE FUNCTION midrun_full_quota(quotas json) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    quota record;
+BEGIN
+    FOR quota IN
+        SELECT place - 1 AS place, its ->> 'tenant' AS tenant,
+               coalesce(its ->> 'owner', '') AS owner, (its ->> 'open_runs')::bigint AS open_runs,
+               (its ->> 'recent_runs')::bigint AS recent_runs, (its ->> 'since')::bigint AS since
+        FROM json_array_elements(quotas) WITH ORDINALITY AS q (its, place) ORDER BY place
+    LOOP
+        IF quota.open_runs <= (SELECT count(*) FROM (
+            SELECT FROM midrun_runs AS r
+            WHERE phase IN ('queued', 'running', 'pausing', 'paused', 'waiting', 'cancelling',
+                            'failed', 'halted')
+              AND r.tenant = quota.tenant AND (quota.owner = '' OR r.owner = quota.owner)
+            LIMIT quota.open_runs
+        ) AS found) THEN
+            RETURN json_build_object('place', quota.place, 'name', 'open_runs');
+        END IF;
+        IF quota.recent_runs <= (SELECT count(*) FROM (
+            SELECT FROM midrun_runs AS r
+            WHERE r.tenant = quota.tenant AND started_at >= quota.since
+              AND (quota.owner = '' OR r.owner = quota.owner)
+            LIMIT quota.recent_runs
+        ) AS found) THEN
+            RETURN json_build_object('place', quota.place, 'name', 'recent_runs');
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END
+$$;
+
 -- ── writing ──────────────────────────────────────────────────────────────────────────────
 
 -- Executes the write requests of one process in one transaction. `requests` is a list of new runs
@@ -315,6 +369,7 @@ DECLARE
     halt       midrun_halts;
     tombstone  midrun_tombstones;
     full_scope text;
+    full_quota json;
     lost_file  text;
     chunk_count bigint;
     last_since bigint;
@@ -329,12 +384,17 @@ BEGIN
     -- either committed before the halt, or sees it.
     PERFORM pg_advisory_xact_lock_shared(1296647250, midrun_schema_key());
     -- Leases of a limited scope are taken one after the other, so that each counts the one before.
-    -- The locks are taken before any row lock and in one order: no deadlock. The test for the text
-    -- is cheap: limits are rare, and the list may be long.
-    IF strpos(requests::text, '"limits":{') > 0 THEN
+    -- So are runs created under one quota. The locks are taken before any row lock and in one
+    -- order: no deadlock. The test for the text is cheap: limits and quotas are rare, and the list
+    -- may be long.
+    IF strpos(requests::text, '"limits":{') > 0 OR strpos(requests::text, '"quotas":[') > 0 THEN
         PERFORM pg_advisory_xact_lock(1296647252, key) FROM (
-            SELECT DISTINCT hashtext(midrun_schema_key() || ' ' || scope) AS key
+            SELECT hashtext(midrun_schema_key() || ' ' || scope) AS key
             FROM json_array_elements(requests) AS r, json_object_keys(r -> 'limits') AS scope
+            UNION
+            SELECT hashtext(concat_ws(' ', midrun_schema_key(), 'quota', q ->> 'tenant',
+                                      q ->> 'owner'))
+            FROM json_array_elements(requests) AS r, json_array_elements(r -> 'quotas') AS q
             ORDER BY key
         ) AS scopes;
     END IF;
@@ -345,13 +405,14 @@ BEGIN
             starts boolean, taker text, limits json, epoch bigint, holder text, head text,
             phase text, attention text, wake_at bigint, agent text, thread text, parent text,
             owner text, tenant text, team text, labels json, chunks text[], started_at bigint,
-            files json, words text
+            files json, words text, quotas json
         )
     LOOP
         applies := FALSE;
         alive := FALSE;
         halt := NULL;
         full_scope := NULL;
+        full_quota := NULL;
         lost_file := NULL;
         IF request.files IS NOT NULL THEN
             -- The locks keep a body until the end of this transaction.
@@ -374,7 +435,12 @@ BEGIN
             GET DIAGNOSTICS chunk_count = ROW_COUNT;
             chunked := chunk_count = cardinality(request.chunks);
         END IF;
-        IF request."after" = 0 AND chunked AND lost_file IS NULL THEN
+        IF request.quotas IS NOT NULL AND NOT EXISTS (
+            SELECT FROM midrun_runs WHERE run = request.run
+        ) THEN
+            full_quota := midrun_full_quota(request.quotas);
+        END IF;
+        IF request."after" = 0 AND chunked AND lost_file IS NULL AND full_quota IS NULL THEN
             INSERT INTO midrun_runs (run, seq, hash, at, started_at, epoch, holder, head, phase,
                                      attention, wake_at, agent, thread, parent, owner, tenant,
                                      team, ended_at)
@@ -473,7 +539,8 @@ BEGIN
                 'at', run_row.at, 'epoch', run_row.epoch, 'holder', run_row.holder,
                 'head', convert_from(run_row.head, 'UTF8'), 'alive', alive,
                 'scope', halt.scope, 'by', halt.set_by, 'reason', halt.reason,
-                'full', full_scope, 'lost_file', lost_file, 'lost_chunks', NOT chunked,
+                'full', full_scope, 'quota', full_quota -> 'place',
+                'quota_name', full_quota ->> 'name', 'lost_file', lost_file, 'lost_chunks', NOT chunked,
                 'erased_by', tombstone.set_by, 'erased_at', tombstone.at,
                 'erased_why', tombstone.reason
             ));

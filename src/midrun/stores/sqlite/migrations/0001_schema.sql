@@ -1,4 +1,5 @@
--- The schema of a midrun database. `application_id` identifies it, `user_version` is its version.
+-- The schema of a midrun database. `application_id` identifies it, `user_version` is the number of
+-- its newest migration.
 -- Entries are only added; those of a deleted run are removed after its tombstone was written.
 -- The triggers enforce that for other programs that open the file, too.
 
@@ -188,12 +189,23 @@ CREATE TABLE halt_counter (
 
 INSERT INTO halt_counter VALUES (0);
 
--- The audit log: actions of people that no journal records. The body is JSON.
+-- The audit log: actions of people that no journal records. The body is JSON. The hash links each
+-- line to all lines before it.
 CREATE TABLE audit (
-    id     INTEGER PRIMARY KEY,
+    id     INTEGER PRIMARY KEY,      -- from 1, without gaps
     at     INTEGER NOT NULL,
     tenant TEXT    NOT NULL,
-    body   BLOB    NOT NULL
+    body   BLOB    NOT NULL,
+    hash   BLOB    NOT NULL
+) STRICT;
+
+-- The last line of the audit log, in one row, so that a missing end is noticed. The seal proves
+-- the row, if the store has a chain key.
+CREATE TABLE audit_end (
+    one  INTEGER PRIMARY KEY CHECK (one = 1),
+    no   INTEGER NOT NULL,
+    hash BLOB    NOT NULL,
+    seal BLOB    NOT NULL
 ) STRICT;
 
 CREATE INDEX audit_by_tenant ON audit (tenant) WHERE tenant <> '';
@@ -201,6 +213,11 @@ CREATE INDEX audit_by_tenant ON audit (tenant) WHERE tenant <> '';
 CREATE TRIGGER audit_does_not_change BEFORE UPDATE ON audit
 BEGIN
     SELECT raise(ABORT, 'audit entries are never changed');
+END;
+
+CREATE TRIGGER audit_does_not_go BEFORE DELETE ON audit
+BEGIN
+    SELECT raise(ABORT, 'audit entries are never removed');
 END;
 
 -- Followers, and the cursor of each follower in each run. When a follower first starts, the
@@ -239,5 +256,13 @@ CREATE TABLE push_targets (
     PRIMARY KEY (run, id)
 ) STRICT, WITHOUT ROWID;
 
+-- The oldest schema whose processes may go on writing. A process that has the file open when a
+-- newer midrun migrates it goes on, if its own schema is not older than this. A migration under
+-- which older processes must not write raises the number to its own.
+CREATE TABLE schema_support (
+    oldest INTEGER NOT NULL
+) STRICT;
+
+INSERT INTO schema_support VALUES (1);
+
 PRAGMA application_id = 1296647250;  -- "MIDR"
-PRAGMA user_version = 1;
