@@ -1,7 +1,6 @@
 """Workers of two versions side by side on one Postgres store, while runs are in flight."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,11 +14,10 @@ import pytest
 import midrun
 from midrun import Midrun
 from midrun.errors import StoreForeign
-from midrun.stores.postgres.setup import load_migrations
 from midrun.testing.postgres import Postgres
+from tests.support.newer_version import NEWER_VERSION, make_newer_version
 
 TIMEOUT_S: Final = 60
-NEWER_VERSION: Final = load_migrations()[-1][0] + 1
 
 WORKER: Final = """
 import sys
@@ -79,17 +77,6 @@ def running_worker(source: Path, url: str, gate: Path, agent: str) -> Iterator[s
         worker.wait()
         worker.stdin.close()
         worker.stdout.close()
-
-
-def make_newer_version(folder: Path) -> Path:
-    """Copy the package, with one more migration that only adds a column."""
-    package = Path(midrun.__file__).parent
-    ignored = shutil.ignore_patterns("__pycache__", "static")
-    shutil.copytree(package, folder / "midrun", ignore=ignored)
-    migrations = folder / "midrun" / "stores" / "postgres" / "migrations"
-    text = "ALTER TABLE midrun_runs ADD COLUMN region text NOT NULL DEFAULT '';\n"
-    (migrations / f"{NEWER_VERSION:04}_region.sql").write_text(text)
-    return folder
 
 
 @pytest.mark.once
