@@ -508,8 +508,6 @@ class Play:
                 if worker.exit_code is not None:
                     self._note(f"{worker.name} ended by itself: {worker.read_end()}")
                     self._replace(worker)
-            if os.environ.get("CHAOS_DEBUG") and anyio.current_time() % 2 < 0.3:
-                print(
                     [
                         (
                             r.run,
