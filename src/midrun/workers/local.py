@@ -302,10 +302,8 @@ class LocalWorker:
                 agent = run_loop.state.run_started.agent
                 set_log_context(LogContext(run=run, agent=agent))
                 await run_loop.run()
-            if not self._shutting_down and self._needs_another_look(run):
-                self._task_group.start_soon(self._start_if_drivable, run)
-            if run_loop is not None and list_asking_calls(run_loop.state):
-                self._task_group.start_soon(self._check_children, run)
+            if not self._shutting_down:
+                self._look_again(run)
         # No further entry can repair this journal: the run is left alone for good.
         except JournalUnreadable as error:
             self._undrivable_runs[run] = BEYOND_EVERY_SEQ
@@ -340,21 +338,24 @@ class LocalWorker:
             if self._shutting_down and not self._active_runs:
                 self._all_runs_ended.set()
 
-    def _needs_another_look(self, run: RunId) -> bool:
-        """Tell whether a run whose drive has ended must be looked at again.
+    def _look_again(self, run: RunId) -> None:
+        """Look again at a run whose drive has ended, if that may be necessary.
 
-        It may need a driver once more, or its parent must learn of its rest.
+        It may need a driver once more, its parent must learn of its rest, or a child of it went
+        on before it asked about the child.
         """
-        if (run_loop := self._run_loops.get(run)) is None:
-            return True
+        run_loop = self._run_loops.get(run)
         # A control may have woken the run while its drive was ending. No other process looks at
         # a run that is held, so this one has to.
-        state = run_loop.state
-        return (
-            run_loop.is_behind
-            or state.phase in DRIVABLE_PHASES
-            or state.run_started.parent is not None
-        )
+        if (
+            run_loop is None
+            or run_loop.is_behind
+            or run_loop.state.phase in DRIVABLE_PHASES
+            or run_loop.state.run_started.parent is not None
+        ):
+            self._task_group.start_soon(self._start_if_drivable, run)
+        if run_loop is not None and list_asking_calls(run_loop.state):
+            self._task_group.start_soon(self._check_children, run)
 
     async def _create_loop(self, run: RunId, state: State | None) -> RunLoop | None:
         """Return the loop of `run`; None if it cannot be driven here now."""

@@ -61,6 +61,9 @@ LEFTOVERS: Final = {
 }
 """Queries whose result must be 0, with the table names of both stores in short form."""
 
+UNUSED_IN_POSTGRES: Final = ("files that no run names", "chunks that no run uses")
+"""Postgres commits a body before the entry that names it; a killed worker leaves it behind."""
+
 LEFTOVER_TABLES: Final = (
     *("files", "run_files", "runs", "chunks", "chunk_uses", "entries", "labels", "snapshots"),
     *("tombstones", "search"),
@@ -102,7 +105,10 @@ class Checks:
         await self._check_search(rows)
         for name, query in LEFTOVERS.items():
             if number := self._count_rows(query):
-                self._report(f"the store has {number} {name}")
+                if self._play.plan.store == "postgres" and name in UNUSED_IN_POSTGRES:
+                    self._play.counts[name] = number
+                else:
+                    self._report(f"the store has {number} {name}")
         phases = [str(row.head.phase) for row in rows.values()]
         self._play.counts |= {phase: phases.count(phase) for phase in set(phases)}
         self._play.counts["erased"] = len(erased)

@@ -4,7 +4,6 @@ Disturbers are tasks of this process. Each waits a random time, does one thing, 
 until `is_over`. After that the faults are taken back, and `come_to_rest` resumes what rests.
 """
 
-import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -508,18 +507,6 @@ class Play:
                 if worker.exit_code is not None:
                     self._note(f"{worker.name} ended by itself: {worker.read_end()}")
                     self._replace(worker)
-                    [
-                        (
-                            r.run,
-                            str(r.head.phase),
-                            r.holder[-6:],
-                            r.head.attention,
-                            r.head.parent,
-                        )
-                        for r in rows
-                    ][:5],
-                    flush=True,
-                )
             await anyio.sleep(0.2)
 
     async def _report_restless(self) -> None:

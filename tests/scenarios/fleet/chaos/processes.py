@@ -68,8 +68,8 @@ class WorkerProcess:
         self._process.wait()
 
     async def wait_ready(self) -> None:
-        """Wait until the worker drives runs, or has ended."""
-        while not self.is_ready and self.exit_code is None:
+        """Wait until the worker, which is another process, drives runs or has ended."""
+        while not self.is_ready and self.exit_code is None:  # noqa: ASYNC110 - see above
             await anyio.sleep(0.05)
 
     async def drain(self) -> str:
