@@ -38,7 +38,7 @@ MANY := -n $(JOBS) --randomly-seed=$(SEED)
 COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors.py
 
 .PHONY: help setup quick check test fix hooks lint types imports web bytecode programs tests browser postgres others portable \
-        examples coverage nightly simulate mutants bench demo docs site package image screenshots pins clean
+        examples coverage nightly simulate chaos mutants bench demo docs site package image screenshots pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -145,6 +145,11 @@ coverage: $(READY) ## check that tests cover 95 % of core, codec, ports and erro
 
 simulate: $(READY) ## run 100,000 random schedules with crashes, zombies and lost replies
 	$(BIN)/python -m tests.support.simulate --schedules 100000 --seed $(SEED)
+
+# CHAOS goes to the program: make chaos CHAOS="--seed 17 --seconds 60"
+CHAOS ?= --seed $(SEED) --count 20
+chaos: $(READY) programs ## play plans of kills, freezes, full disks, clock jumps, upgrades, deletions
+	$(BIN)/python -m tests.scenarios.fleet.chaos $(CHAOS)
 
 mutants: $(READY) ## plant every known fault and check that the tests find it
 	$(BIN)/python -m tests.support.mutants

@@ -1,7 +1,6 @@
 """Workers of two versions side by side on one store, while runs are in flight."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,16 +14,10 @@ import pytest
 import midrun
 from midrun import Midrun
 from midrun.errors import StoreForeign
-from midrun.stores.migrations import load_migrations
 from midrun.testing.postgres import Postgres
+from tests.support.newer_version import MIGRATIONS, find_newer_version, make_newer_version
 
 TIMEOUT_S: Final = 60
-
-MIGRATIONS: Final = {
-    "postgres": "ALTER TABLE midrun_runs ADD COLUMN region text NOT NULL DEFAULT '';\n",
-    "sqlite": "ALTER TABLE runs ADD COLUMN region TEXT NOT NULL DEFAULT '';\n",
-}
-"""Of each store, one more migration, which only adds a column."""
 
 WORKER: Final = """
 import sys
@@ -84,21 +77,6 @@ def running_worker(source: Path, url: str, gate: Path, agent: str) -> Iterator[s
         worker.wait()
         worker.stdin.close()
         worker.stdout.close()
-
-
-def make_newer_version(folder: Path) -> Path:
-    """Copy the package, with one more migration of each store."""
-    package = Path(midrun.__file__).parent
-    ignored = shutil.ignore_patterns("__pycache__", "static")
-    shutil.copytree(package, folder / "midrun", ignore=ignored)
-    for store, text in MIGRATIONS.items():
-        migrations = folder / "midrun" / "stores" / store / "migrations"
-        (migrations / f"{find_newer_version(store):04}_region.sql").write_text(text)
-    return folder
-
-
-def find_newer_version(store: str) -> int:
-    return load_migrations(f"midrun.stores.{store}")[-1][0] + 1
 
 
 @pytest.mark.once

@@ -22,6 +22,7 @@ is harmless, as `decide` answers *already so*, or because it has a request id.
 
 import logging
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -32,7 +33,7 @@ from midrun.core import controls as c
 from midrun.core.driver_inputs import AskPerson, CloseCall, CloseChildAsk, TakeBack
 from midrun.core.entries import CallAborted, CallDone, CallFailed, RunStarted
 from midrun.core.evolve import apply_entries
-from midrun.core.ids import AskId, RunId, make_child_id
+from midrun.core.ids import AskId, CallId, RunId, make_child_id
 from midrun.core.placeholders import check_hidden
 from midrun.core.run_head import build_head
 from midrun.core.state import (
@@ -478,6 +479,25 @@ async def update_parent(context: DriverContext, child: State) -> bool:
         await _append_to_child(context, child.run, c.Pause(by=by))
         return False
     return True
+
+
+def list_asking_calls(parent: State) -> list[CallId]:
+    """Return the calls of `parent` whose child runs have an open ask on it."""
+    asks = [parent.asks[number - 1] for number in parent.open_asks]
+    return [ask.call for ask in asks if ask.ask_kind == "child"]
+
+
+async def close_moot_asks(context: DriverContext, parent: State) -> None:
+    """Close the asks of `parent` that were settled on its children already.
+
+    A child comes to rest, or goes on, and its worker then calls `update_parent`. That finds no
+    ask if the worker of the parent, which has seen an older state of the child, opens the ask
+    only after that; and it is never called if the worker of the child dies before.
+    """
+    for call in list_asking_calls(parent):
+        with suppress(RunNotFound):  # the parent was imported without its child
+            child = await load_run_state(context.store, make_child_id(parent.run, call))
+            await update_parent(context, child)
 
 
 def _is_moot(ask: Ask, child: State) -> bool:

@@ -6,7 +6,8 @@ the *sweep*, once a second, which needs no notification: runs whose `wake_at` ha
 that are halted although their halt was removed, and drivable runs without a live holder,
 because their worker died or because a notification was lost. The sweep makes all other paths
 optional; they only make the worker faster. One of them is `_free_leases_of_dead`: it frees the
-leases of workers of this host whose processes are gone, and starts a sweep.
+leases of workers of this host whose processes are gone, and starts a sweep. A parent that waits
+for its child needs no driver; `_check_asking_parents` finds one whose child goes on already.
 
 Every path ends in `start_drive`, which starts one task per run. The task takes the lease in the
 store and drives the run to its rest. Several workers may try the same run at once: taking the
@@ -26,6 +27,7 @@ from typing import Final, Protocol
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
+from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
 from midrun.core.controls import Lift
@@ -35,7 +37,7 @@ from midrun.core.run_head import Head, build_head
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE_PHASES, Actor, Phase
 from midrun.driver.call_contexts import CallContexts
-from midrun.driver.child_runs import update_parent
+from midrun.driver.child_runs import close_moot_asks, list_asking_calls, update_parent
 from midrun.driver.context import DriverContext
 from midrun.driver.deletion import RetentionRules, run_retention
 from midrun.driver.heartbeat import LeaseHeartbeat
@@ -99,6 +101,9 @@ SWEEP_S: Final = 1.0
 HOLDER_CHECK_S: Final = 0.5
 """Seconds between two checks whether other workers of this host are alive."""
 
+CHILDREN_CHECK_S: Final = 30.0
+"""Seconds between two checks of the children of all runs that ask."""
+
 SWEEP_MAX_RUNS: Final = 256
 """The most runs that one query of a sweep returns."""
 
@@ -131,6 +136,12 @@ class LocalWorker:
         self._store = store
         self._change_notifier = change_notifier
         self._agents = agents
+        self._parent_agents = frozenset(
+            agent.name
+            for agent in agents.values()
+            for member in agent.family.values()
+            if any(tool.agent is not None for tool in member.tools.values())
+        )
         self._get_models = get_models
         self._environment = environment
         self._run_loops: dict[RunId, RunLoop] = {}
@@ -211,6 +222,7 @@ class LocalWorker:
                 self._change_notifier.subscribe_all(self._handle_change)
                 tasks.start_soon(self._sweep)
                 tasks.start_soon(self._free_leases_of_dead)
+                tasks.start_soon(self._check_asking_parents)
                 clock, random_unit = self._environment.clock, self._environment.random_unit
                 tasks.start_soon(
                     run_retention, self._store, self._retention, clock, random_unit
@@ -294,8 +306,8 @@ class LocalWorker:
                 agent = run_loop.state.run_started.agent
                 set_log_context(LogContext(run=run, agent=agent))
                 await run_loop.run()
-            if not self._shutting_down and self._needs_another_look(run):
-                self._task_group.start_soon(self._start_if_drivable, run)
+            if not self._shutting_down:
+                self._look_again(run)
         # No further entry can repair this journal: the run is left alone for good.
         except JournalUnreadable as error:
             self._undrivable_runs[run] = BEYOND_EVERY_SEQ
@@ -332,21 +344,24 @@ class LocalWorker:
             if self._shutting_down and not self._active_runs:
                 self._all_runs_ended.set()
 
-    def _needs_another_look(self, run: RunId) -> bool:
-        """Tell whether a run whose drive has ended must be looked at again.
+    def _look_again(self, run: RunId) -> None:
+        """Look again at a run whose drive has ended, if that may be necessary.
 
-        It may need a driver once more, or its parent must learn of its rest.
+        It may need a driver once more, its parent must learn of its rest, or a child of it went
+        on before it asked about the child.
         """
-        if (run_loop := self._run_loops.get(run)) is None:
-            return True
+        run_loop = self._run_loops.get(run)
         # A control may have woken the run while its drive was ending. No other process looks at
         # a run that is held, so this one has to.
-        state = run_loop.state
-        return (
-            run_loop.is_behind
-            or state.phase in DRIVABLE_PHASES
-            or state.run_started.parent is not None
-        )
+        if (
+            run_loop is None
+            or run_loop.is_behind
+            or run_loop.state.phase in DRIVABLE_PHASES
+            or run_loop.state.run_started.parent is not None
+        ):
+            self._task_group.start_soon(self._start_if_drivable, run)
+        if run_loop is not None and list_asking_calls(run_loop.state):
+            self._task_group.start_soon(self._check_children, run)
 
     async def _create_loop(self, run: RunId, state: State | None) -> RunLoop | None:
         """Return the loop of `run`; None if it cannot be driven here now."""
@@ -406,8 +421,40 @@ class LocalWorker:
     async def _notify_parent(self, run: RunId) -> None:
         try:
             await update_parent(self._context, await load_run_state(self._store, run))
+        except RunNotFound:
+            return  # it was deleted meanwhile
         except MidrunError as error:
+            self._runs_to_recheck.add(run)
             log.warning("Cannot notify the parent of run %s yet: %s", run, error)
+
+    async def _check_children(self, run: RunId) -> None:
+        """Close the asks of `run` that its children no longer have."""
+        try:
+            await close_moot_asks(self._context, await load_run_state(self._store, run))
+        except RunNotFound:
+            return
+        except MidrunError as error:
+            log.warning("Cannot look at the child runs of run %s yet: %s", run, error)
+
+    async def _check_asking_parents(self) -> None:
+        """Check the children of all runs that ask, at once and then every `CHILDREN_CHECK_S`.
+
+        The worker that has to close an ask of a parent may have died before it could do that.
+        """
+        while True:
+            query = RunQuery(attention=True, limit=SWEEP_MAX_RUNS)
+            try:
+                while True:
+                    page = await self._store.list_runs(query)
+                    for row in page.items:
+                        if row.head.asks and row.head.agent in self._parent_agents:
+                            await self._guard_unreadable(row.run, self._check_children)
+                    if not page.cursor:
+                        break
+                    query = replace(query, cursor=page.cursor)
+            except MidrunError as error:
+                log.debug("Cannot look for runs whose children ask: %s", error)
+            await anyio.sleep(CHILDREN_CHECK_S)
 
     async def _apply_halts(self) -> None:
         """Stop every drive that a halt covers.

@@ -24,6 +24,7 @@ from midrun import (
 )
 from midrun.agents.outcome import AskView
 from midrun.cli.output import format_ask, format_view
+from midrun.core.driver_inputs import AskPerson
 from midrun.core.entries import (
     AskAnswered,
     AskClosed,
@@ -36,6 +37,8 @@ from midrun.core.ids import RunId
 from midrun.core.run_head import Head
 from midrun.core.transcript import Transcript
 from midrun.core.values import Json, Phase
+from midrun.driver import child_runs
+from midrun.driver.child_runs import update_parent
 from midrun.errors import FileMissing, RunErased
 from midrun.events import AskStarted
 from midrun.models import ScriptedModel, Use
@@ -43,6 +46,7 @@ from midrun.ports.environment import Environment
 from midrun.stops import MaxSteps
 from midrun.tui.bar import draw_ask_dialog, format_ask_question
 from midrun.tui.styled_text import plain_text
+from midrun.workers import local
 from tests.scenarios.conversation.toolkit import (
     HOUR,
     OPERATOR,
@@ -766,6 +770,55 @@ async def test_a_parent_waits_until_its_child_is_handed_back(opened: OpenMidrun)
     await child.hand_back(actor="ada")
     assert (await run.until("completed")).output == "aide: Found."
     assert toolkit.completed == ["x", "by hand"]
+
+
+async def test_a_parent_goes_on_if_its_child_ends_before_the_ask_is_opened(
+    opened: OpenMidrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker of the parent has seen an older state of the child when it opens the ask."""
+    toolkit = ApprovalToolkit()
+    wait = child_runs._wait_for_child
+
+    async def wait_and_hand_back(*args: object) -> object:
+        ending = await wait(*args)  # type: ignore[arg-type]  # passed through
+        if isinstance(ending, AskPerson):
+            await child.hand_back(actor="ada")
+            await child.until("completed")
+        return ending
+
+    monkeypatch.setattr(child_runs, wait.__name__, wait_and_hand_back)
+    _, run, child = await start_parent_and_child(
+        opened, toolkit, Use("slow", name="x"), "Found."
+    )
+    await toolkit.start("x").wait()
+    await child.take_over(actor="ada")
+    toolkit.gate("x").set()
+    assert (await run.until("completed")).output == "aide: Found."
+    assert await read_entries(run, AskOpened)
+
+
+async def test_a_parent_goes_on_if_the_worker_of_its_child_died_before_it_told_it(
+    opened: OpenMidrun, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next worker finds a parent that waits although its child has ended."""
+    toolkit = ApprovalToolkit()
+    child_agent = toolkit.agent(Use("pay", name="x"), repeat_results, name="aide")
+    parent = make_parent(child_agent, turns=[Use("aide", task="Do"), repeat_results])
+
+    async def tell_nothing(*_: object) -> bool:
+        return True
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, update_parent.__name__, tell_nothing)
+        async with Midrun(get_store_url(path), agents=[parent]) as first:
+            run = await first.start("parent", "go")
+            await run.until("waiting")
+            child = await wait_for_child(first, run)
+            await child.approve(actor="ada")
+            await child.until("completed")
+    second = await opened(parent)
+    view = await (await second.get(run.id)).until("completed")
+    assert view.output == "aide: pay: x done"
 
 
 async def test_a_parent_whose_child_rests_can_be_cancelled(opened: OpenMidrun) -> None:

@@ -37,8 +37,10 @@ class ExternalService:
         self._db.execute("PRAGMA journal_mode = WAL").fetchall()
         self._db.execute(SCHEMA)
 
-    def record(self, effect: Effect, *, knows_keys: bool = False) -> None:
+    def record(self, effect: Effect, *, knows_keys: bool = False, closes: bool = False) -> None:
         """Record an effect; with `knows_keys`, once for each key.
+
+        With `closes`, which an undo uses, further effects of the key are refused.
 
         Raises:
             EffectRefused: it was settled as not done.
@@ -48,12 +50,17 @@ class ExternalService:
                 self._db.execute("INSERT OR IGNORE INTO known VALUES (?)", (effect.key,))
                 if not self._db.changes():
                     return
-            if self._db.execute(
-                "SELECT 1 FROM closed WHERE key = ? AND attempt >= ?",
-                (effect.key, effect.attempt),
-            ).get:
+            if (
+                not closes
+                and self._db.execute(
+                    "SELECT 1 FROM closed WHERE key = ? AND attempt >= ?",
+                    (effect.key, effect.attempt),
+                ).get
+            ):
                 raise EffectRefused
             self._db.execute("INSERT INTO effects VALUES (?, ?, ?, ?)", effect)
+            if closes:
+                self._db.execute("INSERT INTO closed VALUES (?, ?)", (effect.key, 2**31))
 
     def settle(self, key: str, attempt: int) -> bool:
         """Tell whether an effect was recorded; if not, refuse it from now on."""
