@@ -29,7 +29,7 @@ from midrun.core.values import Message
 from midrun.core.vector import Vector
 
 STATE_MEANING_VERSION: Final = 4
-STATE_LAYOUT: Final = "6816534030edf22a"
+STATE_LAYOUT: Final = "70498b68003aef73"
 DIGEST_BYTES: Final = 32
 COMPRESSION_LEVEL: Final = 1
 """The fastest level of compression: states are repetitive, a higher level gains little."""
