@@ -708,6 +708,13 @@ def _declare_output(
             "a tool of this name. Give the tool another name=…."
         )
         raise Misconfigured(where, problem)
+    final = next((name for name, tool in agent.tools.items() if tool.traits.final), None)
+    if final is not None:
+        problem = (
+            f"Cannot have an output and the final tool {final!r}: its result is the answer, "
+            "and is not checked. Drop one."
+        )
+        raise Misconfigured(where, problem)
     return Output(where, kind, validators)
 
 

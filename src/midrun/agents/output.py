@@ -28,6 +28,7 @@ from midrun.agents.signature import (
 from midrun.agents.tool_context import Call
 from midrun.codec.safe_repr import safe_repr, safe_str
 from midrun.codec.strict_json import normalize_json, parse_json
+from midrun.core.journaled_text import format_output
 from midrun.core.values import Json, Reply, RequestedCall
 from midrun.errors import Misconfigured, ModelRetry, NotJson, TooLarge
 from midrun.ports.model import ToolSpec
@@ -170,11 +171,6 @@ class Output:
             return normalize_json(plain, "output")
         except (NotJson, TooLarge, TypeError) as error:
             raise BadArguments(f"the output cannot be stored: {error}") from error
-
-
-def format_output(value: Json) -> str:
-    """Return the text of an output: itself if it is a text, else JSON."""
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _postpone_output(use: RequestedCall) -> RequestedCall:

@@ -145,6 +145,7 @@ class ToolOptions(TypedDict, total=False):
         retries: The number of steps in a row in which the tool may raise `ModelRetry`, which
             tells the model to try again. After that, the run fails; it can be resumed.
         sequential: No other tool call of the run is made at the same time.
+        final: The result is the answer of the run, which ends without another model call.
         secret: The names of arguments that hold secrets. Arguments whose names say so
             (`password`, `api_key`) need not be listed.
         title: One line for people, shown wherever the call is named: a template with the
@@ -171,6 +172,7 @@ class ToolOptions(TypedDict, total=False):
     env: EnvironmentOption
     retries: int
     sequential: bool
+    final: bool
     secret: Sequence[str]
     title: Title | None
     artifact: str
@@ -221,8 +223,8 @@ class Tool:
         # of the version already. Only the declared ones are added to it.
         declared_paths = tuple(path for path in self.traits.secret if path not in by_name)
         traits = replace(self.traits, version="", secret=declared_paths)
-        # How often and beside what a call is made does not change its meaning.
-        plain = replace(traits, retries=Traits().retries, sequential=False)
+        # How often, beside what and before what a call is made does not change its meaning.
+        plain = replace(traits, retries=Traits().retries, sequential=False, final=False)
         declared = [self.name, strip_descriptions(self.schema), plain, callable(self.approve)]
         version = sha256(msgspec.json.encode(declared, order="sorted")).hexdigest()[:12]
         secret = (*declared_paths, *by_name)
@@ -387,6 +389,7 @@ def make_tool_fields(name: str, options: ToolOptions) -> ToolFields:
         secret=(secret,) if isinstance(secret, str) else tuple(secret),
         retries=options.get("retries", Traits().retries),
         sequential=options.get("sequential", False),
+        final=options.get("final", False),
     )
     return ToolFields(
         traits=traits,
@@ -498,6 +501,14 @@ def _find_contradiction(tool: Tool) -> str:
         (
             traits.ask_ttl != 0 and not needs_approval,
             "Cannot set expires without an approval. Add approve=True.",
+        ),
+        (
+            traits.final and traits.approve == "queue",
+            "Cannot set final with approve='queue': the agent does not wait. Use approve=True.",
+        ),
+        (
+            type(traits.final) is not bool,
+            f"final must be a bool, got {traits.final!r}",
         ),
         (
             traits.ask_ttl < 0,

@@ -29,7 +29,7 @@ from midrun.core.values import Message
 from midrun.core.vector import Vector
 
 STATE_MEANING_VERSION: Final = 4
-STATE_LAYOUT: Final = "af7be2a2830f92a4"
+STATE_LAYOUT: Final = "31e26f0068b8e5ca"
 DIGEST_BYTES: Final = 32
 COMPRESSION_LEVEL: Final = 1
 """The fastest level of compression: states are repetitive, a higher level gains little."""

@@ -574,10 +574,10 @@ class HistoryCondensed(EntryBase, kw_only=True):
 
 
 class AnswerGiven(EntryBase, kw_only=True):
-    """A hosted agent returned its output."""
+    """A hosted agent returned its output, or a tool whose result is the answer has ended."""
 
     text: str
-    value: Json = None  # the same as JSON data, if the agent has a typed output
+    value: Json = None  # the same as JSON data, if it is more than a text
 
 
 class TakenOver(RequestEntry, kw_only=True):

@@ -11,9 +11,11 @@ differ. Texts that are only displayed belong to `midrun.text`.
 from collections.abc import Callable
 from functools import lru_cache
 
+import msgspec
+
 from midrun.core.entries import CallSealed
 from midrun.core.state import CallStage, CallState, Frame, State
-from midrun.core.values import Phase, PlanItem
+from midrun.core.values import Json, Phase, PlanItem
 
 LINE_MAX_CHARS = 80
 
@@ -182,3 +184,8 @@ def outcome_phrase(call: CallState) -> str:
     if call.asked_from_inside or call.stage is CallStage.ABORTED:
         return "stopped midway"
     return "failed" if call.stage is CallStage.FAILED else "not executed"
+
+
+def format_output(value: Json) -> str:
+    """Return the text of an output: itself if it is a text, else JSON."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

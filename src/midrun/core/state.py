@@ -377,6 +377,7 @@ class State(Value, kw_only=True):
 
     speaker: SpeakerSettings | None = None  # None: the agent of the run speaks
     pending_handoff: CallId = CallId("")  # a handoff that has ended and is not applied yet
+    pending_final: CallId = CallId("")  # its result is the answer, once all calls have ended
     pending: tuple[PendingText, ...] = ()
     frames: tuple[Frame, ...] = ()
     frames_pushed: int = 0
@@ -456,7 +457,7 @@ class State(Value, kw_only=True):
         grown, spoken, steered_by = self.messages, self.agent_message_count, self.steered_by
         for message in messages:
             grown = grown.append(message)
-            spoken += message.role == "assistant" and message.kind != "person"
+            spoken += message.role == "assistant" and message.kind not in {"person", "result"}
             # Text of the runtime itself ("Back to ...") steers nothing; all other text does.
             if message.role != "runtime":
                 steered_by = add_name(steered_by, message.by)

@@ -7,10 +7,11 @@ One call returns the entries of the first of these that is due; the next call fi
 
 1. pending redirects,
 2. asks that calls need (approvals, unknown outcomes),
-3. a handoff to another agent,
-4. one pending message,
-5. the return to a held topic,
-6. the stop condition, or undo attempts to give up before the end.
+3. the result of a tool that is the answer,
+4. a handoff to another agent,
+5. one pending message,
+6. the return to a held topic,
+7. the stop condition, or undo attempts to give up before the end.
 
 Asks are also opened while other calls are in flight, because they need no boundary.
 """
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 
 from midrun.core import journaled_text
 from midrun.core.entries import (
+    AnswerGiven,
     AskClosed,
     AskCloseReason,
     AskOpened,
@@ -71,6 +73,10 @@ def boundary_entries(
 
 
 def _list_entries_between_steps(state: State, now: Micros) -> tuple[Entry, ...]:
+    if state.pending_final:
+        # The other calls of the reply end first, also those that wait for a person. A message
+        # waits with them: it would hold a topic that has its answer.
+        return () if state.open_calls else (_give_result(state),)
     if state.pending_handoff:
         return (_hand_off(state),)
     if state.pending and (taken := _deliver_message(state, now)):
@@ -177,6 +183,14 @@ def make_approval_ask(call: CallState, ask_id: AskId, now: Micros) -> AskOpened:
         args_hash=hash_args(call.use.args),
         expires=add_micros(now, call.traits.ask_ttl) if call.traits.ask_ttl else None,
     )
+
+
+def _give_result(state: State) -> AnswerGiven:
+    """Build the answer from the result of a tool that is declared as final."""
+    call = state.find_call(state.pending_final)
+    assert call is not None, "the fold of its end has noted it"
+    text = "" if call.result is None else journaled_text.format_output(call.result)
+    return AnswerGiven(text=text, value=None if isinstance(call.result, str) else call.result)
 
 
 def _hand_off(state: State) -> HandedOff:

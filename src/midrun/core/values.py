@@ -194,6 +194,7 @@ class Traits(Value, kw_only=True):
     secret: tuple[str, ...] = ()  # paths of arguments that hold secrets, joined by dots
     retries: int = 3  # steps in a row in which it may ask the model to try again
     sequential: bool = False  # no other tool call runs beside it
+    final: bool = False  # the result of a call is the answer of the run
 
 
 _WORD_BREAK: Final = re.compile(r"[_\-\s]+|(?<=[a-z0-9])(?=[A-Z])")

@@ -33,7 +33,6 @@ from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
 from midrun.agents.file import File, is_text_type
-from midrun.agents.output import format_output
 from midrun.agents.tool import Tool
 from midrun.codec.redaction import (
     MODEL_DATA_SCOPE,
@@ -54,6 +53,7 @@ from midrun.core.controls import Approve, ControlBase
 from midrun.core.driver_inputs import CloseCall, DriverInput, FinishHostedAgent
 from midrun.core.entries import CallDone, RunStarted
 from midrun.core.ids import CallId, RunId
+from midrun.core.journaled_text import format_output
 from midrun.core.lru import LruDict
 from midrun.core.placeholders import PLACEHOLDER, PLACEHOLDER_PREFIX, is_declared, join_path
 from midrun.core.state import CallState, State

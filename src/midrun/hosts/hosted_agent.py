@@ -410,4 +410,10 @@ def _check_declared(declared: object) -> dict[str, ToolOptions]:
                 f"{safe_repr(name, 40)}: {safe_repr(options, 80)}"
             )
             raise Misconfigured("host", problem)
+        if options.get("final"):
+            problem = (
+                f"Cannot make the tool {safe_repr(name, 40)} final: the framework of the agent "
+                "decides when it has its answer. Declare it there."
+            )
+            raise Misconfigured("host", problem)
     return dict(declared)

@@ -142,7 +142,7 @@ def _make_event(item: FeedEntry, before: State, after: State) -> ev.RunEvent:
             )
         case e.AskOpened():
             return _make_ask_started(entry, after, common)
-        case e.AnswerGiven():  # a hosted agent answers without a model call of the run
+        case e.AnswerGiven():  # without a model call: of a hosted agent, or of a tool
             return ev.ReplyFinished(**common, call=CallId(""), outcome="done", reply=entry.text)
         case e.PlanMade():
             return ev.PlanChanged(**common, items=entry.items)

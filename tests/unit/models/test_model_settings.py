@@ -94,6 +94,11 @@ async def test_instructions_that_a_function_makes_are_not_cached() -> None:
     assert "cache_control" not in str(system)
 
 
+async def test_a_model_can_be_made_to_call_a_tool() -> None:
+    body = await send(CHAT, extra={"tool_choice": "required"})
+    assert body["tool_choice"] == "required"
+
+
 async def test_an_extra_setting_is_passed_on_by_its_name() -> None:
     body = await send(CHAT, extra={"openai_service_tier": "flex"})
     assert body["service_tier"] == "flex"

@@ -210,6 +210,8 @@ def call_done(state: State, entry: CallDone) -> State:
     state = _end_attempt(state, call, entry.spent)
     if call.use.handoff:
         state = replace(state, pending_handoff=call.id)
+    if call.traits.final:
+        state = _note_final(state, call)
     if call.use.tool in state.tool_retries:
         rest = {tool: n for tool, n in state.tool_retries.items() if tool != call.use.tool}
         state = replace(state, tool_retries=rest)
@@ -416,6 +418,8 @@ def call_settled(state: State, entry: CallSettled) -> State:
             closed_seq=state.seq,
             result=entry.result,
         )
+        if call.traits.final and entry.result is not None:
+            state = _note_final(state, call)
     elif entry.happened is False:
         denials = call.check_denials + 1
         call = replace(
@@ -472,6 +476,8 @@ def late_result(state: State, entry: LateResult) -> State:
         )
         if call.use.handoff:
             state = replace(state, pending_handoff=call.id)
+        if call.traits.final:
+            state = _note_final(state, call)
         return close_call(state.with_call(call), call)
     # The attempt did happen, but another attempt was made since, or the call was closed. Its
     # effect may exist besides the effect of the later attempt: keep the doubt.
@@ -541,6 +547,22 @@ def _remove_number(numbers: tuple[int, ...], number: int) -> tuple[int, ...]:
         return numbers
     at = numbers.index(number)
     return numbers[:at] + numbers[at + 1 :]
+
+
+def _note_final(state: State, call: CallState) -> State:
+    """Note that the result of `call` is the answer; of several calls, the first counts.
+
+    It is not if the result could not be stored, if the agent went on without it, or if a person
+    made the call in place of the agent. A hosted program decides for itself.
+    """
+    is_answer = not (
+        state.pending_final
+        or call.error
+        or call.deferred_review
+        or state.taken_over_by
+        or state.run_started.hosted
+    )
+    return replace(state, pending_final=call.id) if is_answer else state
 
 
 def close_call(state: State, call: CallState) -> State:

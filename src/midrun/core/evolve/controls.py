@@ -26,7 +26,7 @@ from midrun.core.entries import (
     StopReached,
     UndoRetried,
 )
-from midrun.core.ids import Seq
+from midrun.core.ids import CallId, Seq
 from midrun.core.retries import reset_deaths
 from midrun.core.state import (
     CallStage,
@@ -169,6 +169,7 @@ def redirect_applied(state: State, entry: RedirectApplied) -> State:
         state,
         answer=None,
         main_answer=None,
+        pending_final=CallId(""),
         instruction=waiting.text,
         invalid_outputs=0,
         tool_retries={},

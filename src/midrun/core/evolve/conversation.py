@@ -139,6 +139,7 @@ def frame_resumed(state: State, entry: FrameResumed | FrameReconstructed) -> Sta
         plan=frame.plan,
         speaker=frame.speaker,  # a side question may have been handed off, or be about to be
         pending_handoff=CallId(""),
+        pending_final=CallId(""),
         answer=None,
         reply_prefix=entry.text,
         reply_prefix_seq=state.seq,
@@ -199,10 +200,17 @@ def history_condensed(state: State, entry: HistoryCondensed) -> State:
 
 
 def answer_given(state: State, entry: AnswerGiven) -> State:
-    """Store the answer of a hosted agent."""
+    """Store the answer of a hosted agent, or the result that is the answer."""
     meter = replace(state.meter, last_text=entry.text, is_output_invalid=False)
-    state = replace(state, answer=entry.text, answer_value=entry.value, meter=meter)
-    return state.with_messages(Message(role="assistant", text=entry.text))
+    kind = "result" if state.pending_final else ""  # no model wrote it
+    state = replace(
+        state,
+        answer=entry.text,
+        answer_value=entry.value,
+        pending_final=CallId(""),
+        meter=meter,
+    )
+    return state.with_messages(Message(role="assistant", text=entry.text, kind=kind))
 
 
 def taken_over(state: State, entry: TakenOver) -> State:
@@ -231,7 +239,14 @@ def tool_used(state: State, _: ToolUseRequested) -> State:
 
 def handed_back(state: State, _: HandedBack) -> State:
     """Return control to the agent."""
-    return replace(state, taken_over_by="", answer=None, invalid_outputs=0, tool_retries={})
+    return replace(
+        state,
+        taken_over_by="",
+        answer=None,
+        pending_final=CallId(""),
+        invalid_outputs=0,
+        tool_retries={},
+    )
 
 
 def _make_message(waiting: PendingText) -> Message:
