@@ -23,7 +23,9 @@ from midrun.cli.output import CommandOutput
 from midrun.cli.settings import Keys
 from midrun.cli.targets import check_store_file
 from midrun.errors import Misconfigured
+from midrun.ports.audit import AuditEntry
 from midrun.ports.store import HaltRecord, RunQuery, Store
+from midrun.runs.audit import store_audit, verify_audit
 from midrun.runs.verification import verify_run
 from midrun.stores.sqlite.backup import copy_backup, copy_content, reserve_name
 from midrun.stores.urls import CLOSE_TIMEOUT_S, open_store
@@ -46,6 +48,8 @@ async def backup(args: Namespace, out: CommandOutput) -> int:
         await anyio.to_thread.run_sync(copy_content, source, temporary)
         async with _use_store(f"sqlite:///{temporary}", args.keys) as store:
             checked, problems = await _verify_all(store, out)
+    async with _use_store(args.store, args.keys) as store:
+        await store_audit(store, _make_audit("backup", args))  # a copy of all runs was made
     return _report(out, f"backup {args.file}", checked, problems)
 
 
@@ -92,11 +96,17 @@ async def _prepare(store: Store, args: Namespace, out: CommandOutput) -> tuple[i
         halt = HaltRecord(scope="all", by=args.actor or "operator", reason=RESTORE_REASON)
         await store.set_halt(halt)
     await store.drop_leases()
+    await store_audit(store, _make_audit("restore", args))
     return await _verify_all(store, out)
 
 
+def _make_audit(action: str, args: Namespace) -> AuditEntry:
+    target = "" if args.file is None else args.file.name
+    return AuditEntry(action=action, actor=args.actor or "operator", target=target)
+
+
 async def _verify_all(store: Store, out: CommandOutput) -> tuple[int, int]:
-    """Verify all runs; print those with problems; return the numbers of both.
+    """Verify all runs and the audit log; return the runs and the problems, and print those.
 
     One verdict of a run that could not be decrypted is printed: it names the key.
     """
@@ -114,7 +124,11 @@ async def _verify_all(store: Store, out: CommandOutput) -> tuple[int, int]:
                 out.write(verdict, str(verdict))
         cursor = page.cursor
         if not cursor:
-            return checked, problems
+            break
+    audit = await verify_audit(store)
+    if not audit:
+        out.write(audit, str(audit))
+    return checked, problems + len(audit.problems)
 
 
 def _report(out: CommandOutput, subject: str, checked: int, problems: int) -> int:

@@ -115,6 +115,8 @@ def test_a_backup_is_restored_beside_the_store(
     restored = at_copy("restore", str(file), "--actor", "ann")
     assert (restored.code, "runs verified, all clean" in restored.out) == (0, True)
     assert at_copy("verify", run).code == 0
+    assert " backup runs.backup" in midrun_at_store("audit").out
+    assert "ann: restore runs.backup" in at_copy("audit").out
     assert "erased by" in at_copy("verify", deleted).out
     assert at_copy("show", later).code == 1
     assert at_copy("lift").code == 0

@@ -343,7 +343,7 @@ class PlainRoot:
         self.environment = {"PATH": PATH}
         self.work = folder
         self.user = 0
-        self.account: dict[str, int] = {}  # for subprocess; empty: that of the tests
+        self.account: int | None = None  # None: that of the tests
         self.python = self._link_python()
         self.words: dict[str, list[str]] = {}
 
@@ -354,12 +354,13 @@ class PlainRoot:
         has the same version. Without root, or without such an interpreter, the program runs
         under the account of the tests.
         """
-        account = {"user": int(SERVE_UID), "group": int(SERVE_UID)}
+        account = int(SERVE_UID)
         version = f"/usr/bin/python3.{sys.version_info.minor}"
         chosen = sys.executable
         for program in (sys.executable, version) if os.geteuid() == 0 else ():
             try:
-                subprocess.run([program, "-c", "import venv"], check=True, **account)  # noqa: S603 - as above
+                command = [program, "-c", "import venv"]
+                subprocess.run(command, check=True, user=account, group=account)  # noqa: S603 - fixed
             except (OSError, subprocess.CalledProcessError):
                 continue
             chosen, self.account = program, account
@@ -483,7 +484,8 @@ def run_as_image(root: PlainRoot, state: Path) -> None:
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
-        **root.account,
+        user=root.account,
+        group=root.account,
     ) as server:
         try:
             url = json.loads(read_until(server, "http://"))["url"].partition("/#")[0]
@@ -491,7 +493,7 @@ def run_as_image(root: PlainRoot, state: Path) -> None:
         finally:
             server.terminate()
     assert list_tree(root.folder) == before
-    assert (state / "runs.db").stat().st_uid == root.account.get("user", os.geteuid())
+    assert (state / "runs.db").stat().st_uid == (root.account or os.geteuid())
 
 
 def list_tree(folder: Path) -> dict[str, tuple[int, int]]:
