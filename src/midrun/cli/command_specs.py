@@ -536,7 +536,7 @@ COMMAND_GROUPS: Final = {
         ),
         "lift": CommandSpec(
             "control_commands.lift",
-            "lift a halt; the halted runs go on",
+            "lift a halt; the halted runs continue",
             ("midrun lift", "midrun lift --scope agent:researcher"),
             (*TARGET_OPTIONS, _SCOPE, _TENANT),
         ),
@@ -687,7 +687,11 @@ COMMAND_GROUPS: Final = {
             (
                 *_STORE_OPTIONS,
                 Arg("file", "the backup of a SQLite store", "FILE", nargs="?", type=Path),
-                Arg("--no-halt", "do not halt the runs: workers go on at once", kind="flag"),
+                Arg(
+                    "--no-halt",
+                    "do not halt the runs: workers continue them at once",
+                    kind="flag",
+                ),
             ),
             opens_target=True,
         ),

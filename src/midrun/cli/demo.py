@@ -130,5 +130,5 @@ def _build_greeting(
     attach = f"{hints.find_program()} attach {view.run_id} --store {demo_config.store}"
     elsewhere = f"From another terminal: {attach}"
     return "\n".join(
-        [*lines, tips, elsewhere, "Ctrl-C stops; the run goes on when you start it again."]
+        [*lines, tips, elsewhere, "Ctrl-C stops; the run continues when you start it again."]
     )

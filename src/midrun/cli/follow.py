@@ -153,7 +153,7 @@ async def show_run(
         return await _print_detached(run, args, out)
     # The user detached from a run that this process drives. The process must stay, so the run
     # is shown as plain lines from here on.
-    first = "detached: the run goes on in this process; Ctrl-C pauses it"
+    first = "detached: the run continues in this process; Ctrl-C pauses it"
     printing = _FeedPrinter(run, out, after=(await run.view()).seq, first_text=first)
     return await _show_plainly(printing, args, driven_here=True)
 
@@ -163,7 +163,7 @@ async def _print_detached(run: AnyRun, args: Namespace, out: CommandOutput) -> i
     status = (await run.view()).status
     stands = " — ".join(filter(None, (status.word, status.note)))
     goes_on = status.style in {"running", "pausing"}
-    out.write_text("detached: the run goes on" if goes_on else f"detached: {stands}")
+    out.write_text("detached: the run continues" if goes_on else f"detached: {stands}")
     out.write_text(f"attach again with: {format_command(args, 'attach', run.id)}")
     return 0
 

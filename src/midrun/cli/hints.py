@@ -96,7 +96,7 @@ async def print_worker_hint(
         return
     if lost or not await _has_worker(midrun, view):
         worker = format_command(args, "worker", "APP")
-        out.write_line([("dim", f"the run goes on when a worker takes it: {worker}")])
+        out.write_line([("dim", f"the run continues when a worker takes it: {worker}")])
 
 
 async def _has_worker(midrun: AnyMidrun, view: RunView) -> bool:

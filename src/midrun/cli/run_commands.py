@@ -479,7 +479,7 @@ async def worker(args: Namespace, out: CommandOutput) -> int:
             # ends the process without waiting.
             _exit_at_next_signal()
             out.write({"leaving": True}, "stopping: calls in flight get their grace period")
-    out.write({"left": True}, "stopped: the runs go on when another worker takes them")
+    out.write({"left": True}, "stopped: the runs continue when another worker takes them")
     _exit_if_code_still_runs()
     return 0
 
@@ -516,7 +516,7 @@ def _exit_at_once(number: int, _: object) -> None:
     name = signal.Signals(number).name
     text = (
         f"midrun: ended by another {name} before all calls had stopped. The outcome of calls "
-        "in flight is unknown; the runs go on when another worker takes them.\n"
+        "in flight is unknown; the runs continue when another worker takes them.\n"
     )
     os.write(2, text.encode())
     os._exit(128 + number)

@@ -222,11 +222,8 @@ class RequestedCall(Value, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The declared title, or the name of the tool as words; "" for a model call.
-
-        The name of a child's agent stays as it is: other commands take it as an argument.
-        """
-        return self.title or (self.tool if self.kind == "child" else humanize_name(self.tool))
+        """The declared title, or the name of the tool as words; "" for a model call."""
+        return self.title or humanize_name(self.tool)
 
 
 class Reply(Value, kw_only=True):

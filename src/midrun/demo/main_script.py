@@ -151,7 +151,7 @@ class BriefingScript:
                 if name == NOTICE_SOURCE:
                     yield self._propose_correction()
             elif not self.requests.skip_reading:
-                self._remark = f"That note could not be read ({note.problem}). I go on."
+                self._remark = f"That note could not be read ({note.problem}). I continue."
 
     def _propose_correction(self) -> ScriptLine:
         """Propose the correction of the notice, and go on without waiting for the decision."""
@@ -169,7 +169,7 @@ class BriefingScript:
             self._remark = _describe_analysis(made)
         elif self.progress.item == THEMES_ITEM:
             self.progress.end_item(THEMES_ITEM, done=False)
-            self._remark = "The analysis was stopped midway, and I go on without it."
+            self._remark = "The analysis was stopped midway, and I continue without it."
 
     def _ask_emphasis(self) -> Steps:
         options = list[Json](TEXTS.emphasis_options.values())
@@ -262,8 +262,8 @@ class BriefingScript:
         done = self.progress
         sent = f"is on its way to {done.mailed_to}" if done.mailed_to else "was not mailed"
         return (
-            f"That is it. The briefing {sent}. It has {len(done.sections)} sections and is in "
-            f"{done.file}; {done.fact_check_remark}. The lock is released as I leave. "
+            f"That is it. The briefing {sent}. It has {len(done.sections)} sections; "
+            f"{done.fact_check_remark}. The lock is released as I leave. "
             "Thank you for watching."
         )
 

@@ -342,7 +342,7 @@ def format_status_html(run: str, state: State | None) -> str:
         return f"<div>{title} <em>not driven here: see await run.view()</em></div>"
     line = build_status_line(state)
     parts = [escape(part) for part in (line.word, line.note) if part]
-    parts.append(f"step {state.meter.steps}")
+    parts.append(f"turn {state.meter.steps}")
     calls = (state.calls[number - 1] for number in state.in_flight)
     stuck = [call.use.tool for call in calls if call.traits.unstoppable]
     if stuck:

@@ -152,9 +152,7 @@ def _draw_pending(view: RunView) -> Iterable[StyledLine]:
         yield [("person", text), ("dim", f"  {specs.WITHDRAW.key} withdraws it")]
     for frame in view.frames[-1:]:
         more = f" (and {len(view.frames) - 1} more)" if len(view.frames) > 1 else ""
-        yield [
-            ("dim", f"⋯ put aside: {escape_to_one_line(frame.goal)} — {frame.position}{more}")
-        ]
+        yield [("dim", f"⋯ held: {escape_to_one_line(frame.goal)} — {frame.position}{more}")]
     if view.controls["pause"].command == "hand_back":
         key = f" {specs.WRITE.key} "
         yield [("key", key), ("bold", " Write"), ("dim", " — In the agent's place.")]
@@ -251,7 +249,7 @@ QUIT_HINT: Final = " ^C again leaves it paused"
 KEY_HELP: Final = (
     *((spec.key, spec.key_help) for spec in specs.CONTROL_SPECS if spec.key_help),
     ("o", "show the newest result in full; again: the one before"),
-    ("f", "fork: a new run goes on from here, this run does not change"),
+    ("f", "fork: a new run continues from here, this run does not change"),
     ("d", "detach: the bar closes, {leaving}"),
     ("^C", "pause; again: cancel?; again: quit, the run stays paused"),
     ("?", "close this help"),
@@ -260,27 +258,29 @@ KEY_HELP: Final = (
 
 def draw_cancel_dialog(button: Button, *, held: bool, width: int) -> list[StyledLine]:
     """Return the dialog that confirms a cancel, with all effects that it would undo."""
-    hold = "Nothing new starts meanwhile; after a minute the run goes on." if held else ""
-    lines: list[StyledLine] = [[("bold", "Cancel? "), ("dim", hold)]]
+    hold = (
+        "Nothing new starts while you decide; after a minute the run continues." if held else ""
+    )
+    lines: list[StyledLine] = [[("bold", "Cancel this run? "), ("dim", hold)]]
     for title, names, look in (
-        ("will undo", button.undo, "good"),
-        ("cannot undo", button.irreversible, "bad"),
-        ("unsure", button.unsure, "waiting"),
-        ("will release", button.release, "dim"),
+        ("It can undo", button.undo, "good"),
+        ("It cannot undo", button.irreversible, "bad"),
+        ("It releases in any case", button.release, "dim"),
+        ("Unknown whether these happened", button.unsure, "waiting"),
     ):
         if names:
             shown = [escape_to_one_line(show_hidden(name)) for name in names]
             lines += _wrap_in_style(look, f"  {title}: {'; '.join(shown)}", width)
     if len(lines) == 1:
         lines.append([("dim", "  It has changed nothing that a cancel could undo.")])
-    return [*lines, draw_keys(list_confirm_keys(button)), [("dim", QUIT_HINT)]]
+    return [*lines, draw_keys(list_confirm_keys(button, held=held)), [("dim", QUIT_HINT)]]
 
 
-def list_confirm_keys(button: Button) -> dict[str, str]:
+def list_confirm_keys(button: Button, *, held: bool) -> dict[str, str]:
     """Return the keys of the cancel dialog, with their meanings."""
-    back = {"n": "back"}
+    back = {"n": "keep running" if held else "leave it as it is"}
     if not button.undo:
-        return {"y": "cancel", **back}
+        return {"y": "end the run", **back}
     return {"y": f"cancel and undo {len(button.undo)}", "k": "cancel, keep changes", **back}
 
 
@@ -379,7 +379,7 @@ def list_ask_keys(ask: AskView) -> dict[str, str]:
         answer = {f"1–{len(list_options(ask))}": "choose", **answer}  # noqa: RUF001 - a range
     if ask.effective_kind == "question" and ask.declinable:
         answer["n"] = "decline"
-    unsure = {"y": "it did", "n": "it did not", "u": "unknown"}
+    unsure = {"y": "it did", "n": "it didn't", "u": "don't know"}
     meanings = {"approval": approval, "question": answer, "unsure": unsure}.get(
         ask.effective_kind
     )

@@ -171,7 +171,7 @@ class BarController:
             self.has_hold = self._hold_seen = False
             if self.mode is Mode.CONFIRM:
                 self._restore_mode()
-                self.notice = "The minute is over: the run goes on."
+                self.notice = "The minute is over: the run continues."
         if self.mode is Mode.ASKS and not view.asks:
             self.mode = Mode.BAR
 
@@ -273,7 +273,9 @@ class BarController:
             self.quit()
         elif self.view.phase == "cancelling":
             self._has_warned = True
-            self.notice = "Cancelling goes on wherever the run is driven. Ctrl-C again leaves."
+            self.notice = (
+                "The cancel continues in the process that drives the run. Ctrl-C again leaves."
+            )
         elif self.view.phase in PAUSABLE_PHASES:
             self.enqueue(lambda: self.run.pause(actor=self.actor))
         else:
@@ -461,9 +463,9 @@ def _format_receipt(receipt: Receipt) -> str:
 # Take over, hand back and fork.
 
 FORK_HINT: Final = (
-    "Enter: a new run goes on from here; the instruction is optional · Esc: discard"
+    "Enter: a new run continues from here; the instruction is optional · Esc: discard"
 )
-HAND_BACK_HINT: Final = "Enter: the agent goes on, and learns what you did · Esc: discard"
+HAND_BACK_HINT: Final = "Enter: the agent continues, and learns what you did · Esc: discard"
 WRITE_HINT: Final = "Enter: say it in the agent's place · Esc: discard"
 
 
@@ -507,9 +509,8 @@ def compose_fork(controller: BarController) -> None:
 
     async def send(text: str, _: bool) -> None:  # noqa: FBT001 - as SendDraft has it
         made = await controller.run.fork(instruction=text or None, actor=controller.actor)
-        controller.notice = (
-            f"A new run goes on from here: {controller.hints.format_command('attach', made.id)}"
-        )
+        command = controller.hints.format_command("attach", made.id)
+        controller.notice = f"A new run continues from here: {command}"
 
     draft = Draft(label="fork, and", send=send, hint=FORK_HINT, may_be_empty=True)
     controller.compose(draft)

@@ -139,7 +139,7 @@ class Hints(Struct, frozen=True, kw_only=True):
     def after_leaving(self) -> str:
         """State of the run after the bar is left with `d`, as a clause."""
         return (
-            "the run goes on"
+            "the run continues"
             if self.driven_after_leaving
             else "the run waits until it is driven again"
         )

@@ -98,7 +98,7 @@ def test_a_signal_to_attach_does_not_pause_the_run(
         with midrun_process.start("attach", run) as watcher:
             read_until(watcher, "the agent called")
             watcher.send_signal(number)
-            read_until(watcher, "detached: the run goes on")
+            read_until(watcher, "detached: the run continues")
             assert watcher.wait() == 0
         gate.touch()
         read_until(run_process, "Found cats.")

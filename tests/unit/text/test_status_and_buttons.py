@@ -140,13 +140,13 @@ def test_a_child_run_is_not_counted_among_the_calls_that_can_be_undone() -> None
         .after(report_done("c2"), report_done("c3"))
     )
     cancel = get_buttons(run.state)[2]
-    assert cancel.consequence.startswith("Stops now, can undo 1 call, and the work of aide.")
-    assert cancel.undo == ("Draft: title “Memo”", "the work of aide")
+    assert cancel.consequence.startswith("Stops now, can undo 1 call, and the work of Aide.")
+    assert cancel.undo == ("Draft: title “Memo”", "the work of Aide")
     assert cancel.undo_count == 1
 
 
 @pytest.mark.parametrize(
-    ("children", "text"), [(1, "the work of aide"), (3, "the work of 3 child runs")]
+    ("children", "text"), [(1, "the work of Aide"), (3, "the work of 3 child runs")]
 )
 def test_the_cancel_button_counts_child_runs_if_there_are_no_other_calls(
     children: int, text: str

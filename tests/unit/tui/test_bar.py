@@ -4,16 +4,19 @@ import pytest
 from msgspec.structs import replace
 from prompt_toolkit.utils import get_cwidth
 
-from midrun.core.ids import Micros
+from midrun.agents.outcome import AskView
+from midrun.core.ids import AskId, CallId, Micros
 from midrun.core.values import Phase
 from midrun.errors import StoreUnreachable
 from midrun.models import Use
 from midrun.runs.values import RunView
 from midrun.stops import MaxSteps
+from midrun.text.buttons import Button
 from midrun.tui import session
-from midrun.tui.bar import draw_bar
+from midrun.tui.bar import draw_bar, draw_cancel_dialog, list_ask_keys, list_confirm_keys
 from midrun.tui.controller import ExitReason
 from midrun.tui.styled_text import Hints, plain_text
+from tests.support.paths import ROOT
 from tests.unit.tui.bar_session import open_bar
 
 READ, WRITE = Use("read", what="the news"), Use("write", title="Memo")
@@ -22,6 +25,7 @@ SEND_TWICE = Use("send", to="customers", copies=2)
 PLAN = Use("plan", items=["Look", "Tell"], marks={"1": "running"})
 CTRL_C, ESC, ALT_ENTER, ENTER = "\x03", "\x1b", "\x1b\r", "\r"
 TAB, BACKSPACE = "\t", "\x7f"
+STATIC = ROOT / "src" / "midrun" / "server" / "static"
 PASTED = "\x1b[200~{}\x1b[201~"
 READ_IN_FLIGHT = "Stops after Read"
 """A part of the pause button while the tool `read` runs."""
@@ -176,13 +180,13 @@ async def test_c_asks_for_confirmation_before_a_cancel() -> None:
     async with open_bar(READ, "Done.") as bar:
         await bar.wait_for(READ_IN_FLIGHT, "c  Cancel")
         bar.press("c")
-        await bar.wait_for("Cancel?", "It has changed nothing")
+        await bar.wait_for("Cancel this run?", "It has changed nothing")
         bar.press("c")
         await bar.wait_for("Pausing, requested by ada")
         bar.press("n")
         await bar.wait_for("Running")
         bar.press("c")
-        await bar.wait_for("Cancel?", "Pausing, requested by ada")
+        await bar.wait_for("Cancel this run?", "Pausing, requested by ada")
         bar.press("y")
         assert await bar.wait_for_exit() is ExitReason.ENDED
         assert "■ ada asked to cancel the run" in bar.output.written
@@ -200,9 +204,9 @@ async def test_the_cancel_dialog_lists_the_undos_and_holds_the_run(
         await bar.wait_for("can undo 1", "read")
         bar.press("c")
         shown = await bar.wait_for(
-            "Cancel?", "Nothing new starts meanwhile", "Pausing, requested by ada"
+            "Cancel this run?", "Nothing new starts while you", "Pausing, requested by ada"
         )
-        assert "will undo: Write: title “Memo”" in shown
+        assert "It can undo: Write: title “Memo”" in shown
         assert (await bar.run.view()).hold_until is not None
         bar.press(key)
         assert await bar.wait_for_exit() is ExitReason.ENDED
@@ -215,7 +219,9 @@ async def test_the_cancel_dialog_lists_the_releases() -> None:
         await bar.wait_for("Running", "releases Lock")
         bar.press("c")
         await bar.wait_for(
-            "Cancel?", "will release: Lock: name “door”", "^C again leaves it paused"
+            "Cancel this run?",
+            "It releases in any case: Lock: name “door”",
+            "^C again leaves it paused",
         )
         bar.press("y")
         assert await bar.wait_for_exit() is ExitReason.ENDED
@@ -227,7 +233,7 @@ async def test_n_in_the_cancel_dialog_lets_the_run_go_on() -> None:
         bar.gates["write"].set()
         await bar.wait_for("can undo 1", "read")
         bar.press("c")
-        await bar.wait_for("Cancel?", "Pausing")
+        await bar.wait_for("Cancel this run?", "Pausing")
         bar.press("n")
         await bar.wait_for("Running", "p  Pause")
         bar.gates["read"].set()
@@ -241,7 +247,7 @@ async def test_ctrl_c_pauses_then_opens_the_cancel_dialog_then_leaves() -> None:
         bar.press(CTRL_C)
         await bar.wait_for("Pausing, requested by ada", "Keep running")
         bar.press(CTRL_C)
-        await bar.wait_for("Cancel?", "n  back")
+        await bar.wait_for("Cancel this run?", "n  leave it as it is")
         bar.press(CTRL_C)
         assert await bar.wait_for_exit() is ExitReason.QUIT
         view = await bar.run.view()
@@ -254,7 +260,7 @@ async def test_ctrl_c_in_the_cancel_dialog_turns_the_hold_into_a_pause() -> None
         bar.gates["write"].set()
         await bar.wait_for("can undo 1", "read")
         bar.press("c")
-        await bar.wait_for("Cancel?", "Pausing")
+        await bar.wait_for("Cancel this run?", "Pausing")
         bar.press(CTRL_C)
         assert await bar.wait_for_exit() is ExitReason.QUIT
         assert (await bar.run.view()).hold_until is None
@@ -305,7 +311,9 @@ async def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
         await bar.wait_for("Running", "can undo 1")
         for keys in ("?", "?c", "nr" + "日本" * 60):
             bar.press(keys)
-            shown = await bar.wait_for({"?": "^C", "?c": "Cancel?"}.get(keys, "Esc: discard"))
+            shown = await bar.wait_for(
+                {"?": "^C", "?c": "Cancel this run?"}.get(keys, "Esc: discard")
+            )
             lines = shown.splitlines()[:-1]  # the last line is the composer, which scrolls
             assert max(map(get_cwidth, lines)) <= columns
 
@@ -508,7 +516,7 @@ async def test_r_hands_back_with_an_instruction() -> None:
         bar.gates["read"].set()
         await bar.wait_for("r  Redirect — A person has taken over; hand back")
         bar.press("r")
-        await bar.wait_for("the agent goes on, and learns what you did")
+        await bar.wait_for("the agent continues, and learns what you did")
         bar.press(f"go on with the sports{ENTER}")
         assert await bar.wait_for_exit() is ExitReason.ENDED
         turns = [str(turn) async for turn in bar.run.feed() if turn.seq is not None]
@@ -520,7 +528,7 @@ async def test_f_starts_a_fork_and_shows_the_command_to_attach() -> None:
     async with open_bar(READ, "Done.") as bar:
         await bar.wait_for("Running", "read")
         bar.press("f")
-        await bar.wait_for("a new run goes on from here", "Esc: discard")
+        await bar.wait_for("a new run continues from here", "Esc: discard")
         bar.press(f"only the weather{ENTER}")
         await bar.wait_for("midrun attach run_", "--store sqlite:///runs.db", "Running")
         runs = (await bar.midrun.runs()).items
@@ -591,11 +599,42 @@ async def test_the_text_in_the_composer_survives_the_cancel_dialog() -> None:
         bar.press(CTRL_C)
         await bar.wait_for("Pausing, requested by ada", "skip the sports")
         bar.press(CTRL_C)
-        await bar.wait_for("Cancel?")
+        await bar.wait_for("Cancel this run?")
         bar.press("n")
         await bar.wait_for("skip the sports", "Esc: discard")
         bar.press(CTRL_C)
-        await bar.wait_for("Cancel?")
+        await bar.wait_for("Cancel this run?")
         bar.press(CTRL_C)
         assert await bar.wait_for_exit() is ExitReason.QUIT
         assert "! it was not sent. Your text: skip the sports" in bar.output.written
+
+
+def test_the_dialogs_have_the_words_of_the_page() -> None:
+    """Buttons and states come from the server; the page has the words of its sheets itself."""
+    undo = Button(
+        enabled=True,
+        command="cancel",
+        label="Cancel",
+        consequence="",
+        undo=("a",),
+        irreversible=("b",),
+        unsure=("c",),
+        release=("d",),
+        undo_count=1,
+    )
+    nothing = Button(enabled=True, command="cancel", label="Cancel", consequence="")
+    sheet = (STATIC / "cancel-sheet.js").read_text()
+    dialog = draw_cancel_dialog(undo, held=True, width=80)
+    titles = [plain_text(line).split(": ")[0] for line in dialog]
+    for title in titles[1:5]:
+        assert f'"{title.strip()}:"' in sheet
+    keys = [*list_confirm_keys(undo, held=True).values()]
+    keys += list_confirm_keys(nothing, held=False).values()
+    for words in keys:
+        label = words[:1].upper() + words[1:].replace(" 1", " ${undo_count}")
+        assert label in sheet
+    unsure = AskView(id=AskId("a1"), kind="unsure", call=CallId("c1"), tool="post")
+    rows = (STATIC / "control-bar-rows.js").read_text()
+    for words in [*list_ask_keys(unsure).values()][:3]:
+        label = words[:1].upper() + words[1:].replace("'", "\N{RIGHT SINGLE QUOTATION MARK}")
+        assert f">{label}<" in rows

@@ -91,7 +91,9 @@ async def test_ctrl_c_three_times_leaves_the_run_paused(tmp_path: Path) -> None:
         await t.press("C-c")
         await t.wait_for("Pausing, requested by ada", "Keep running")
         await t.press("C-c")
-        await t.wait_for("Cancel?", "will undo: Write: title “Memo”", "cancel and undo 1")
+        await t.wait_for(
+            "Cancel this run?", "It can undo: Write: title “Memo”", "cancel and undo 1"
+        )
         await t.press("C-c")
         screen = await t.wait_for("midrun resume run_", "code=75")
         assert "and drive it: midrun attach run_" in screen
@@ -102,7 +104,7 @@ async def test_a_confirmed_cancel_undoes_and_reports(tmp_path: Path) -> None:
     async with open_terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail") as t:
         await t.wait_for("can undo 1")
         await t.press("c")
-        await t.wait_for("Cancel?", "y", "cancel and undo 1")
+        await t.wait_for("Cancel this run?", "y", "cancel and undo 1")
         await t.press("y")
         await t.wait_for("↩ the run undid write", "is cancelled.", "## Undone", "code=3")
 
@@ -136,7 +138,7 @@ async def test_after_a_detach_the_process_drives_the_run_and_prints_plain_lines(
     async with open_terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail") as t:
         await t.wait_for("Running", "read")
         await t.press("d")
-        await t.wait_for("goes on in this process")
+        await t.wait_for("continues in this process")
         t.gate.touch()
         await t.wait_for("the run completed", "All read.", "code=0")
 
@@ -259,7 +261,7 @@ async def test_detaching_from_a_run_without_a_worker_does_not_say_that_it_goes_o
             await t.wait_for("Queued")
             await t.press("d")
             screen = await t.wait_for("detached: Queued — starts as soon as")
-            assert "goes on" not in screen
+            assert "the run continues" not in screen
 
 
 # ── signals and colours, on a pseudo-terminal ────────────────────────────────

@@ -34,6 +34,10 @@ export const fieldStyle = css`
     min-width: 0;
     overflow-wrap: anywhere;
   }
+  /* A long text is below its name, and has the whole width. */
+  .fields dd:has(> .long) {
+    grid-column: 1 / -1;
+  }
   .fields .long {
     display: block;
     max-height: 320px;

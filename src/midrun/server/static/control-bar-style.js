@@ -96,15 +96,17 @@ export const style = css`
     flex: 1 1 0;
     display: flex;
     flex-wrap: wrap;
-    align-items: baseline;
+    align-items: center;
+    align-content: flex-start;
     gap: 24px 10px;
     min-width: 0;
-    height: 1.45em;
+    height: 100%;
     overflow: clip;
     overflow-clip-margin: 8px;
   }
   .activity::before {
-    content: "\\200b"; /* the first line is never empty */
+    content: ""; /* the first line is never empty, and as high as the row */
+    height: 100%;
     margin-right: -10px;
   }
   .activity:has(.link) {

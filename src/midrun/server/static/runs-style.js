@@ -112,7 +112,9 @@ export const style = css`
     display: none;
   }
   a.button {
-    display: inline-block;
+    display: inline-grid;
+    align-content: center;
+    min-height: var(--target, 32px);
     padding: 5px 12px;
     border: 1.5px solid var(--wait);
     border-radius: 8px;
