@@ -294,10 +294,22 @@ class _JsonWalk:
         # A colon, and a comma or a brace, for each item.
         self._charge_bytes(2 * dict.__len__(value))
         made: dict[str, object] = {}
-        for key, item in _iter_items(value):
-            name = self._normalize_key(key)
+        for key, item in _list_items(value):
+            # Nearly all keys and items are ASCII text and small numbers: without further calls.
+            if type(key) is str and key.isascii() and len(key) <= self._bytes_left:
+                name = key
+                self._bytes_left -= len(key)
+            else:
+                name = self._normalize_key(key)
             if name in made:  # keys of str subclasses may differ and become equal
                 raise _JsonProblem(f"two keys become {_quote(name)}")
+            if type(item) is str and item.isascii() and len(item) <= self._bytes_left:
+                self._bytes_left -= len(item)
+                made[name] = item
+                continue
+            if item is None or item is True or item is False:
+                made[name] = item
+                continue
             try:
                 made[name] = self.normalize(item)
             except _JsonProblem as flaw:
@@ -464,6 +476,13 @@ def _iter_items(value: dict[object, object]) -> Iterator[tuple[object, object]]:
         yield from dict.items(value)
     except RuntimeError:
         # Another thread changed it: data of a tool is still reachable for the tool.
+        raise _JsonProblem("it was changed while it was read") from None
+
+
+def _list_items(value: dict[object, object]) -> list[tuple[object, object]]:
+    try:
+        return list(dict.items(value))
+    except RuntimeError:  # as in `_iter_items`
         raise _JsonProblem("it was changed while it was read") from None
 
 

@@ -11,7 +11,6 @@ changes the behaviour of agents.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from math import ceil
 from typing import Final, Literal, overload
 
@@ -135,14 +134,21 @@ class Transcript(Sequence[Turn]):
         # beginning is found by comparing references, not texts.
         shared = mine.messages.count_shared(others.messages)
         calls = mine.calls.count_shared(others.calls)
-        same = 0
-        for message in islice(mine.messages, mine.condensed_count, shared):
-            # The message is the same object, but one of its calls has another outcome by now,
-            # and a turn shows the outcomes of its calls.
-            if message.calls and any(parse_call_number(id_) > calls for id_ in message.calls):
+        # A turn shows the outcomes of its calls, so a message has changed if one of its calls
+        # has. Find the first such message, from the newest message backwards. A message has
+        # calls that are newer than those of all messages before it, except for the late outcome
+        # of an earlier call. So the search ends at an unchanged message with calls of its own,
+        # and does not take longer in a longer run.
+        same = shared
+        for at in range(shared - 1, mine.condensed_count - 1, -1):
+            message = mine.messages[at]
+            if not message.calls:
+                continue
+            if max(map(parse_call_number, message.calls)) > calls:
+                same = at
+            elif message.kind != "outcome":
                 break
-            same += 1
-        return same + bool(mine.summary)
+        return max(same - mine.condensed_count, 0) + bool(mine.summary)
 
     @property
     def has_files(self) -> bool:

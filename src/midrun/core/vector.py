@@ -79,8 +79,16 @@ class Vector(Generic[T]):
 
     def count_shared(self, other: "Vector[T]") -> int:
         """Count the first items that are the same objects in both; compares whole leaves."""
-        size = min(self.size, other.size)
-        for start in range(0, size, _LEAF_WIDTH):
+        size, first = min(self.size, other.size), 0
+        shift, root, tail_at = other._shift, other._root, other._tail_at  # noqa: SLF001 - its own class
+        if self._shift == shift:  # skip the children that both roots share
+            for child, others_child in zip(self._root, root, strict=False):
+                if child is not others_child:
+                    break
+                first += 1 << shift
+            # The last child may have fewer leaves; the leaf after them is the tail.
+            first = min(first, self._tail_at, tail_at)
+        for start in range(first, size, _LEAF_WIDTH):
             mine, others = self._leaf(start), other._leaf(start)  # noqa: SLF001 - its own class
             if mine is others and start + _LEAF_WIDTH <= size:
                 continue
