@@ -238,8 +238,6 @@ def _advance_running(
             entries := _start_open_calls(state, now, reserve, may_start)
         ):
             return entries
-        # A call is in flight, waits for the time of its retry, or is held back by a check or by
-        # `may_start`. Its end, or a timer, wakes the worker; until then this is no boundary.
         if has_unblocked_call(state):
             return ()
     # Not at a boundary while something is in flight.
@@ -550,7 +548,6 @@ def _wants_program(state: State) -> bool:
     """
     if state.answer is not None or state.taken_over_by or find_failure(state) is not None:
         return False
-    # All of its calls wait for people: the run is about to wait, and nothing runs then.
     rests = not _is_busy(state) and bool(state.open_calls) and not has_unblocked_call(state)
     return not rests
 

@@ -383,13 +383,13 @@ class Session:
             operation=AppendBatch(batch=turn.batch, lease=lease), is_leaving=self._is_leaving
         )
 
+    # The state is that after the batch. An entry of the batch itself ends the lease when the
+    # run pauses, waits or ends; then there is nothing left to wait for.
     def _act(self, turn: _Turn, *, changed: bool = False) -> Step:
         """Return the step at the end of `turn`: make the calls of its batch, then wait."""
         if self._pending_halt is not None:
             self._forget_halt(turn)
         return Step(
-            # Asked of the state after the batch: an entry of the batch itself ends the lease
-            # when the run pauses, waits or ends. Then there is nothing left to wait for.
             operation=WaitForNews(until=self._find_next_time(turn.batch))
             if self.holds_lease
             else Finish(),

@@ -120,6 +120,8 @@ class Transcript(Sequence[Turn]):
             place -= 1
         return make_turn(state, state.messages[state.condensed_count + place])
 
+    # A host keeps the converted messages of the last step, and converts only the turns that are
+    # new or have changed: a call that was open then may have its outcome now.
     def count_same_turns(self, earlier: "Transcript") -> int:
         """Count the first turns that are the same in an earlier transcript of the run.
 
@@ -137,8 +139,6 @@ class Transcript(Sequence[Turn]):
         calls = mine.calls.count_shared(others.calls)
         same = 0
         for message in islice(mine.messages, mine.condensed_count, shared):
-            # The message is the same object, but one of its calls has another outcome by now,
-            # and a turn shows the outcomes of its calls.
             if message.calls and any(parse_call_number(id_) > calls for id_ in message.calls):
                 break
             same += 1

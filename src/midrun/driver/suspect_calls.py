@@ -85,9 +85,6 @@ class SuspectCalls:
 
     def may_start(self, state: State, call: CallId, operation: OperationKind) -> bool:
         """Tell whether a call may start; a suspect acquires the gate, or has to wait."""
-        # Undos and releases have a limit of their own (`undo_attempts`): each attempt is
-        # journaled before it is made, so a cleanup that crashes its worker is given up after a
-        # few.
         if operation != "call":
             return True
         found = state.find_call(call)

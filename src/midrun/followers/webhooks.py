@@ -250,7 +250,6 @@ class Webhook:
         # One delivery per call. The worker stores the cursor after each, so after a crash at
         # most one delivery of a run is sent again, with the same id.
         for record in pending.records:
-            # A child run is a part of its parent's work: the parent waits, or ends, with it.
             if event_type(record.entry) and not pending.row.head.parent:
                 next_delivery = build_delivery(
                     pending.run, record, await _load_state_at(pending, record)

@@ -141,8 +141,6 @@ class MemoryStore(JournalStore):
             validation.check_limits(
                 current, operation.holder, operation.limits, partial(self._count_held, run)
             )
-        # All refusals come before the first change: no dictionary has a part of a refused
-        # write.
         for key in operation.files.hashes:
             if key not in operation.files.bodies and key not in self._files:
                 raise FileMissing(run, key)

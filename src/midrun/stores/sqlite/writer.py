@@ -196,8 +196,6 @@ class SqliteWriter:
         if not inline:
             request.size_bytes = GROUP_MAX_BYTES + 1
         elif groups.committer is None and self._may_commit_alone(loop):
-            # No await from the check to the commit: no other task of this loop can write in
-            # between.
             if self._commit_inline([request]):
                 return request.get_result()
             request.inline = False
