@@ -297,6 +297,7 @@ def _has_room_for(state: State, call: CallState) -> bool:
         return True
     others = [state.calls[number - 1] for number in state.in_flight]
     others = [other for other in others if other.call_kind != "model"]
+    # A sequential call waits for all others, and all others wait for it.
     if others and (call.traits.sequential or any(o.traits.sequential for o in others)):
         return False
     limit = state.speaker_settings.max_parallel
@@ -444,6 +445,8 @@ def _advance_boundary(
         return _start_cleanup(call, "release", now, may_start)
     # A message that is scheduled for later can no longer reach the agent. Return its text.
     late = (MessageClosed(message=p.seq, why="returned", text=p.text) for p in state.pending)
+    # The agent may have answered messages after its task. The output is the answer to the task,
+    # not its last words.
     if state.main_answer is None:
         return (*late, RunCompleted(output=state.answer or "", value=state.answer_value))
     return (*late, RunCompleted(output=state.main_answer, value=state.main_value))

@@ -387,6 +387,8 @@ class Session:
             operation=AppendBatch(batch=turn.batch, lease=lease), is_leaving=self._is_leaving
         )
 
+    # The state is that after the batch. An entry of the batch itself ends the lease when the
+    # run pauses, waits or ends; then there is nothing left to wait for.
     def _act(self, turn: _Turn, *, changed: bool = False) -> Step:
         """Return the step at the end of `turn`: make the calls of its batch, then wait."""
         if self._pending_halt is not None:

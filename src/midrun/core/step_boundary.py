@@ -213,6 +213,8 @@ def _deliver_message(state: State, now: Micros) -> Entry | None:
             continue
         if at_hand and (waiting.urgency != "later" or not state.frames):
             return MessageTaken(message=waiting.seq)
+        # A "later" message extends the task, so it waits for the answer to the task. With
+        # topics held, the answer at hand is that to another message.
         if at_hand or waiting.urgency == "later":
             continue
         # A hosted program reads the message at its next model call. It cannot put its work

@@ -119,6 +119,8 @@ class Transcript(Sequence[Turn]):
             place -= 1
         return make_turn(state, state.messages[state.condensed_count + place])
 
+    # A host keeps the converted messages of the last step, and converts only the turns that are
+    # new or have changed: a call that was open then may have its outcome now.
     def count_same_turns(self, earlier: "Transcript") -> int:
         """Count the first turns that are the same in an earlier transcript of the run.
 

@@ -90,6 +90,8 @@ class Vector(Generic[T]):
             first = min(first, self._tail_at, tail_at)
         for start in range(first, size, _LEAF_WIDTH):
             mine, others = self._leaf(start), other._leaf(start)  # noqa: SLF001 - its own class
+            # The same leaf object has the same items. The last leaf may be longer in one of the
+            # two, so it is compared item by item.
             if mine is others and start + _LEAF_WIDTH <= size:
                 continue
             for at, (one, two) in enumerate(zip(mine, others, strict=False)):
@@ -107,6 +109,8 @@ class Vector(Generic[T]):
             return made
         # The tail is full. The tree is full, too, if it has no free place for one more leaf:
         # then the old root becomes the first child of a new one.
+        # A tree of depth d has room for 32 to the power of d leaves, which is `1 << _shift`.
+        # The left side counts the leaves with the tail, which is the one to be pushed.
         full = self.size >> _LEAF_BITS > 1 << self._shift
         root = (self._root,) if full else self._root
         shift = self._shift + _LEAF_BITS if full else self._shift
@@ -146,6 +150,7 @@ class Vector(Generic[T]):
 def _push_leaf(
     node: tuple[object, ...], level: int, index: int, leaf: tuple[object, ...]
 ) -> tuple[object, ...]:
+    # `index` is that of the last item of the leaf: its bits name the path to the new leaf.
     at = (index >> level) & _LEAF_MASK
     if level == _LEAF_BITS:  # the children of this node are leaves
         return (*node[:at], leaf)

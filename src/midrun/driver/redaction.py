@@ -102,6 +102,8 @@ class SecretRegistry:
         """Return the secrets of `run`; create an empty set for a new run."""
         found = self._runs.get(run)
         if found is None:
+            # Each run has a salt of its own: the same secret has another placeholder in another
+            # run, and a reader of two journals cannot tell that they share it.
             salt = hmac.digest(self._key, run.encode(), "sha256")
             found = RunSecrets(salt, self.find_secrets)
             self._runs.put(run, found)
@@ -242,6 +244,9 @@ class RunSecrets:
         """Return how many characters at the end of `text` may begin a known secret."""
         longest = 0
         for secret in self._searched_secrets:
+            # Live text is sent in pieces, and a secret may be split between two. The end of a
+            # piece that could be the beginning of a secret is held back until the next piece
+            # decides.
             at = text.find(secret[0], max(0, len(text) - len(secret) + 1))
             while at >= 0 and len(text) - at > longest:
                 if secret.startswith(text[at:]):
@@ -256,6 +261,8 @@ class RunSecrets:
         scope = SearchScope(everywhere=not by_model, declared=use.traits.secret)
         words = MODEL_TEXT_SCOPE if by_model else PERSON_TEXT_SCOPE
         args = yield from self.redactor.redact_value(use.args, scope)
+        # The tool must get the arguments as the model wrote them. They stay in memory, and are
+        # found again by the digest of the redacted call, which the journal has.
         if args is not use.args:
             self._original_args.put(_hash_call(use.tool, args), use.args)
         why = yield from self.redactor.redact_value(use.why, words)

@@ -136,6 +136,8 @@ class RunLoop:
 
     def fence(self) -> None:
         """Stop at once because the lease may be lost; begin no other append under it."""
+        # First the session, then the calls: an end that one of them submits while it is stopped
+        # must not be appended under the old lease.
         self._session.notice(LeaseLost())
         self._dispatcher.close()
         self._wakeup.set()

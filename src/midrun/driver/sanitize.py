@@ -85,6 +85,7 @@ async def sanitize_input(driver_input: DriverInput) -> DriverInput:
                 driver_input, result=safe_repr(result) if problem else prepared_settled.result
             )
         case FailRun(error=error, code=code):
+            # The text of an exception may be anything: megabytes, or not valid Unicode.
             return FailRun(epoch=driver_input.epoch, error=safe_str(error), code=safe_str(code))
         case _:
             return driver_input
@@ -128,6 +129,8 @@ def _shorten_outcome(outcome: Entry, problem: str) -> CallDone | CallFailed | Ca
     """Return a storable outcome in place of one that is too large or not encodable."""
     match outcome:
         case CallDone(call=call, reply=None, result=result):
+            # The call has taken effect, so its end must be journaled in some form. A call
+            # without an end would be *unknown*, and perhaps made again.
             shown = safe_repr(result)
             return CallDone(call=call, result=shown, encoding_error=problem)
         case CallDone(call=call):  # of a model: a reply without its content is of no use

@@ -350,6 +350,8 @@ async def run_cleanup(
     failed = UndoFailed(call=call.id, action=action, error=problem, final=True)
     in_flight.overdue_input = CloseCleanup(epoch=state.epoch, outcome=failed)
     end = await _run_hook(context, agent, in_flight, state, action)
+    # The result of an undo is not used. `NOT_DONE` says something only as the result of a
+    # check.
     if isinstance(end, Returned | NotDone):
         return UndoDone(call=call.id, action=action)
     if in_flight.stop_reason and (isinstance(end, Stopped) or may_result_from_stop(end)):
@@ -386,6 +388,7 @@ async def run_check(
         attempt += 1
         end = await _run_hook(context, agent, in_flight, state, "check")
         if isinstance(end, Returned | NotDone):
+            # A check says that the call happened by returning its result, which may be None.
             happened = isinstance(end, Returned)
             result = end.value if isinstance(end, Returned) else None
             return SettleCall(epoch=epoch, call=call.id, happened=happened, result=result)

@@ -220,6 +220,7 @@ class FollowerWorker:
 
     def _note_change(self, change: Change) -> None:
         # If the set is full, a full scan finds the rest.
+        # An empty run stands for the halts, which are not delivered.
         if change.run and len(self._changed) < DELIVERY_QUEUE_MAX_RUNS:
             self._changed.add(change.run)
             self._wakeup.set()

@@ -325,6 +325,7 @@ class McpConnection:
         try:
             yield
         except MCPError as error:
+            # Both codes have other uses, too, hence the look at the text.
             if error.code in SESSION_LOST_CODES and "session" in error.message.lower():
                 self._drop_session(session)
                 raise SessionLost(error.message) from error

@@ -81,6 +81,8 @@ class HaltRecord(Struct, frozen=True, kw_only=True):
 
     def covers(self, run: RunId, traits: Head | RunStarted) -> bool:
         """Tell whether the halt covers this run, so that no call of it may start."""
+        # A halt of one tenant's operator must not stop another tenant, whatever its scope
+        # names.
         if self.tenant not in {None, traits.tenant}:
             return False
         kind, _, name = self.scope.partition(":")
@@ -131,6 +133,8 @@ class Visibility(Struct, frozen=True, kw_only=True):
 
     def includes(self, head: Head) -> bool:
         """Tell whether a run with this head is visible; the SQL queries agree."""
+        # The tenant comes first and has no exception: a team of the same name in another tenant
+        # is another team.
         if self.tenant not in {None, head.tenant}:
             return False
         return self.owner in {"", head.owner} or (head.team != "" and head.team in self.teams)

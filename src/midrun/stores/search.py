@@ -35,6 +35,8 @@ def split_words(text: str) -> list[str]:
     # NFKD splits Hangul syllables and accented letters; NFC joins the syllables again.
     plain = unicodedata.normalize("NFKD", text[:INDEXED_MAX_CHARS].casefold())
     plain = "".join(char for char in plain if not unicodedata.combining(char))
+    # The same function makes the words of the index and of a search, in all stores: what
+    # differs between databases (languages, stemming, accents) must not decide what is found.
     words = _WORD.findall(unicodedata.normalize("NFC", plain))
     return list(dict.fromkeys(word[:WORD_MAX_CHARS] for word in words))
 

@@ -372,6 +372,8 @@ class LocalWorker:
             return None
         if not await update_parent(self._context, state):
             return None
+        # Entered before the loop runs: a control that comes now wakes this loop, and is not
+        # lost between the read of the journal and the first wait.
         run_loop = self._run_loops[run] = RunLoop(self._context, agent, state)
         # A shutdown may have begun during the reads above. `_shut_down` tells only the drives
         # that exist at that moment, so a later one must not start.

@@ -168,6 +168,7 @@ def call_started(state: State, entry: CallStarted) -> State:
         if number in state.open_calls
         else (*state.open_calls, number),
         cleanup_calls=cleanup_calls,
+        # The agent speaks again: an answer that it gave before is not its last word.
         answer=None if call.call_kind == "model" else state.answer,
     )
 

@@ -225,6 +225,8 @@ class PostgresConnection:
         # The server cancels a slow statement by itself (statement_timeout) and answers so. This
         # timeout is longer and fires only when the server or the network is silent; then the
         # answer is lost.
+        # Shielded: a cancelled wait would leave the connection in the middle of an answer, and
+        # the next statement would read the rest of it as its own.
         with anyio.move_on_after(self._timeout_s + ANSWER_SLACK_S, shield=True):
             try:
                 cursor = self._connection.cursor(binary=True)

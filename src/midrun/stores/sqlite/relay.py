@@ -82,6 +82,9 @@ class SocketRelay:
         for link in self._list_names():
             run, _, rest = link.partition(".")
             name, _, since = rest.partition(".")
+            # The name of a link has the run, the listener and a number. A listener that watches
+            # a run again gets another number, so the sender sees that it needs the whole text
+            # once more.
             if since.isdecimal() and name != self._name:
                 listeners_by_run.setdefault(run, []).append(Listener(name, int(since)))
         # Close the sending sockets to processes that no longer listen to any run.
@@ -140,6 +143,8 @@ class SocketRelay:
                 self._bind()
             self._link_count += 1
             link = self._folder / f"{_hash_run_id(run)}.{self._name}.{self._link_count}"
+            # A link for each watched run tells senders who listens, without a message or a
+            # registry: they list the folder.
             link.symlink_to(self._name + SOCKET_SUFFIX)
             self._links[run] = link
         except OSError as error:
