@@ -6,25 +6,29 @@ sent one after the other by `send_queued`. A refusal is shown as a notice; a tex
 be sent returns to the composer.
 """
 
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from enum import Enum, auto
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import anyio
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
+from midrun.agents.file import File, is_media_type, is_text_type
 from midrun.agents.outcome import AskView
 from midrun.codec.strict_json import parse_json, parse_json_or_text
 from midrun.core.ids import Micros
-from midrun.core.values import Json, UndoSet
-from midrun.errors import ControlRefused, MidrunError
+from midrun.core.values import FileLimits, Json, RedirectTiming, UndoSet
+from midrun.errors import ControlRefused, FileRefused, MidrunError
 from midrun.ports.environment import Clock
 from midrun.refusal_texts import LOST_ASK_REASONS
 from midrun.runs import control_specs as specs
@@ -38,11 +42,17 @@ from midrun.tui.styled_text import DEFAULT_HINTS, Hints, escape_to_one_line
 
 # Drafts: the text in the composer, and the control that it becomes.
 
-SendDraft: TypeAlias = Callable[[str, bool], Awaitable[Receipt | None]]
-"""Sends the text. The bool is True for Alt+Enter: at once, not at the next turn.
 
-Returns the receipt; None if the function has set a notice itself.
-"""
+class SentDraft(Struct, frozen=True, kw_only=True):
+    """A text that is sent, and its files. `now` is True for Alt+Enter: not at the next turn."""
+
+    text: str
+    now: bool = False
+    files: tuple[File, ...] = ()
+
+
+SendDraft: TypeAlias = Callable[[SentDraft], Awaitable[Receipt | None]]
+"""Sends the text. Returns the receipt; None if the function has set a notice itself."""
 
 STEERING_HINT: Final = "Enter: next turn · Alt+Enter: now · Tab: {other} · Esc: discard"
 PLAIN_HINT: Final = "Enter: send · Esc: discard"
@@ -51,7 +61,9 @@ PLAIN_HINT: Final = "Enter: send · Esc: discard"
 class Draft(Struct, frozen=True, kw_only=True):
     """The purpose of the composer's text. `may_be_empty` allows to send an empty text.
 
-    With `follow`, the text is not sent: it leads to another draft and its first text.
+    With `follow`, the text is not sent: it leads to another draft and its first text. `files`
+    are sent with the text, if it `takes_files`. `before` is the draft below the path prompt of
+    a file, with its text.
     """
 
     label: str
@@ -59,6 +71,9 @@ class Draft(Struct, frozen=True, kw_only=True):
     hint: str = PLAIN_HINT
     may_be_empty: bool = False
     follow: "Callable[[str], tuple[Draft, str]] | None" = None
+    takes_files: bool = False
+    files: tuple[File, ...] = ()
+    before: "tuple[Draft, str] | None" = None
 
 
 ControlRequest: TypeAlias = Callable[[], Awaitable[Receipt | None]]
@@ -309,7 +324,13 @@ class BarController:
         self.buffer.cursor_position = len(text)
 
     def discard_draft(self) -> None:
-        """Close the composer and drop its text."""
+        """Close the composer and drop its text; close only the path prompt of a file."""
+        if self.draft is not None and self.draft.before is not None:
+            self.compose(*self.draft.before)
+            return
+        self._close_composer()
+
+    def _close_composer(self) -> None:
         self.buffer.reset()
         self.draft, self.mode = None, Mode.BAR
 
@@ -319,7 +340,10 @@ class BarController:
         if draft is not None and draft.follow is not None:
             self._follow_draft(draft.follow, text)
             return
-        self.discard_draft()
+        if draft is not None and draft.files and not text:
+            self.notice = "Cannot send files without a text. Write one."
+            return
+        self._close_composer()
         if draft is not None and (text or draft.may_be_empty):
             self.enqueue(lambda: self._send_text(draft, text, now=now))
 
@@ -335,7 +359,8 @@ class BarController:
         # the text.
         self.unconfirmed_text = text
         try:
-            receipt = await draft.send(text, now)
+            sent = SentDraft(text=text, now=now, files=draft.files)
+            receipt = await draft.send(sent)
         except MidrunError:
             # Put the text back, unless the user has opened something else meanwhile.
             if self.mode is Mode.BAR:
@@ -345,37 +370,46 @@ class BarController:
         self.unconfirmed_text = ""
         return receipt
 
-    def toggle_draft_kind(self) -> None:
-        """Switch the composer between redirect and side question, and keep the text."""
-        if self.draft is not None and self.draft.label in {"redirect", "side question"}:
+    def press_tab(self) -> None:
+        """Switch between redirect and side question; in a path prompt, complete the path."""
+        if self.draft is None:
+            return
+        if self.draft.before is not None:
+            complete_path(self)
+        elif self.draft.label in {"redirect", "side question"}:
             other = (
                 self._side_question_draft()
                 if self.draft.label == "redirect"
                 else self._redirect_draft()
             )
-            self.compose(other, self.buffer.text)
+            self.compose(replace(other, files=self.draft.files), self.buffer.text)
 
     def _redirect_draft(self) -> Draft:
-        async def send(text: str, now: bool) -> Receipt:  # noqa: FBT001 - as SendDraft has it
+        async def send(sent: SentDraft) -> Receipt:
             offer, seen = self.view.controls["redirect"], self.view.control_rev
+            text, files, actor = sent.text, sent.files, self.actor
             if offer.command == "resume":
+                caps = offer.caps or None
                 return await self.run.resume(
-                    text, caps=offer.caps or None, actor=self.actor, seen=seen
+                    text, caps=caps, files=files, actor=actor, seen=seen
                 )
-            return await self.run.redirect(
-                text, when="now" if now else "next_step", actor=self.actor, seen=seen
-            )
+            when: RedirectTiming = "now" if sent.now else "next_step"
+            return await self.run.redirect(text, when=when, files=files, actor=actor, seen=seen)
 
         hint = STEERING_HINT.format(other="side question")
-        return Draft(label="redirect", send=send, hint=hint)
+        return Draft(label="redirect", send=send, hint=hint, takes_files=True)
 
     def _side_question_draft(self) -> Draft:
         return Draft(
             label="side question",
-            send=lambda text, now: self.run.say(
-                text, urgency="now" if now else "next", actor=self.actor
+            send=lambda sent: self.run.say(
+                sent.text,
+                urgency="now" if sent.now else "next",
+                files=sent.files,
+                actor=self.actor,
             ),
             hint=STEERING_HINT.format(other="redirect"),
+            takes_files=True,
         )
 
     # ── asks ──────────────────────────────────────────────────────────────────────────────
@@ -454,7 +488,7 @@ def take_over(controller: BarController) -> None:
     controller.compose(
         Draft(
             label="in the agent's place",
-            send=lambda text, _: run.write(text, actor=actor),
+            send=lambda sent: run.write(sent.text, actor=actor),
             hint=WRITE_HINT,
         )
     )
@@ -469,7 +503,7 @@ def redirect_or_hand_back(controller: BarController) -> None:
     controller.compose(
         Draft(
             label="hand back, and",
-            send=lambda text, _: run.hand_back(text, actor=actor),
+            send=lambda sent: run.hand_back(sent.text, actor=actor),
             hint=HAND_BACK_HINT,
         )
     )
@@ -478,14 +512,90 @@ def redirect_or_hand_back(controller: BarController) -> None:
 def compose_fork(controller: BarController) -> None:
     """Open the composer for the instruction of a fork."""
 
-    async def send(text: str, _: bool) -> None:  # noqa: FBT001 - as SendDraft has it
-        made = await controller.run.fork(instruction=text or None, actor=controller.actor)
+    async def send(sent: SentDraft) -> None:
+        instruction = sent.text or None
+        made = await controller.run.fork(instruction=instruction, actor=controller.actor)
         controller.notice = (
             f"A new run goes on from here: {controller.hints.format_command('attach', made.id)}"
         )
 
     draft = Draft(label="fork, and", send=send, hint=FORK_HINT, may_be_empty=True)
     controller.compose(draft)
+
+
+# Files that are sent with a text.
+
+ATTACH_HINT: Final = "Enter: attach it · Tab: complete the path · Esc: back to the text"
+COMPLETIONS_SHOWN_MAX: Final = 8
+
+
+def attach_file(controller: BarController) -> None:
+    """Open the path prompt of a file that is sent with the text in the composer."""
+    draft, text = controller.draft, controller.buffer.text
+    if draft is None or draft.before is not None:
+        return
+    if not draft.takes_files:
+        controller.notice = f"Cannot attach a file here: “{draft.label}” takes a text only."
+        return
+
+    def follow(path: str) -> tuple[Draft, str]:
+        files = (*draft.files, _read_file(path)) if path else draft.files
+        return replace(draft, files=files), text
+
+    prompt = Draft(
+        label="attach the file",
+        send=draft.send,
+        hint=ATTACH_HINT,
+        follow=follow,
+        before=(draft, text),
+    )
+    controller.compose(prompt)
+
+
+def _read_file(text: str) -> File:
+    """Read a file for a run.
+
+    Raises:
+        FileRefused: It is too large for a run, cannot be read, or no model reads its type.
+    """
+    path = Path(text).expanduser()
+    # Before it is read: a device never ends, a pipe blocks, and a large file fills the memory.
+    if path.exists() and not path.is_file():
+        raise FileRefused(f"Cannot attach {text}: it is no regular file. Choose another.")
+    size, limit = (path.stat().st_size if path.exists() else 0), FileLimits().file_bytes
+    if size > limit:
+        problem = f"it has {size:,} bytes, and a run takes {limit:,}. Choose a smaller one."
+        raise FileRefused(f"Cannot attach {text}: {problem}")
+    file = File.from_path(path)
+    if not (is_text_type(file.media_type) or is_media_type(file.media_type)):
+        problem = f"no model reads {file.media_type}. Choose a text, an image or a PDF."
+        raise FileRefused(f"Cannot attach {text}: {problem}")
+    return file
+
+
+def complete_path(controller: BarController) -> None:
+    """Complete the path in the composer; show the names if there are several."""
+    text = controller.buffer.text
+    head, _, start = text.rpartition("/")
+    folder = Path(f"{head}/" if "/" in text else ".").expanduser()
+    try:
+        found = sorted(
+            f"{entry.name}/" if entry.is_dir() else entry.name
+            for entry in os.scandir(folder)
+            if entry.name.startswith(start) and (start or not entry.name.startswith("."))
+        )
+    except OSError as error:
+        controller.notice = f"Cannot read {folder}: {error.strerror}."
+        return
+    if not found:
+        controller.notice = f"No file begins with “{text}”."
+        return
+    names = ", ".join(found[:COMPLETIONS_SHOWN_MAX])
+    more = f" and {len(found) - COMPLETIONS_SHOWN_MAX} more"
+    rest = more if len(found) > COMPLETIONS_SHOWN_MAX else ""
+    controller.notice = f"{names}{rest}" if len(found) > 1 else ""
+    common = os.path.commonprefix(found)  # noqa: RUF071 - of names in one folder
+    controller.buffer.insert_text(common[len(start) :])
 
 
 # Keys of the dialog for asks.
@@ -532,16 +642,20 @@ def _answer_ask(controller: BarController, ask: AskView, value: str) -> None:
 def _answer_draft(controller: BarController, ask: AskView) -> Draft:
     return Draft(
         label="answer",
-        send=lambda text, _: controller.run.answer(
-            parse_json_or_text(text), ask=ask.id, actor=controller.actor
+        send=lambda sent: controller.run.answer(
+            parse_json_or_text(sent.text),
+            ask=ask.id,
+            files=sent.files,
+            actor=controller.actor,
         ),
+        takes_files=True,
     )
 
 
 def _decline_draft(controller: BarController, ask: AskView) -> Draft:
     return Draft(
         label="decline, because",
-        send=lambda text, _: controller.run.decline(text, ask=ask.id, actor=controller.actor),
+        send=lambda sent: controller.run.decline(sent.text, ask=ask.id, actor=controller.actor),
         hint="Enter: decline; the reason is optional · Esc: discard",
         may_be_empty=True,
     )
@@ -573,8 +687,8 @@ def _edit_argument(
     label = escape_to_one_line(show_hidden(name))
     draft = Draft(
         label=label if is_plain or isinstance(value, int | float) else f"{label}, as JSON",
-        send=lambda text, _: controller.run.approve(
-            ask=ask.id, args=change(text), actor=controller.actor
+        send=lambda sent: controller.run.approve(
+            ask=ask.id, args=change(sent.text), actor=controller.actor
         ),
         hint=f"Enter: {then} ({position + 1} of {len(args)}) · Esc: discard",
         may_be_empty=True,
@@ -586,8 +700,8 @@ def _edit_argument(
 def _edit_draft(controller: BarController, ask: AskView) -> Draft:
     return Draft(
         label="arguments",
-        send=lambda text, _: controller.run.approve(
-            ask=ask.id, args=parse_json(text), actor=controller.actor
+        send=lambda sent: controller.run.approve(
+            ask=ask.id, args=parse_json(sent.text), actor=controller.actor
         ),
         hint="Enter: approve with these arguments (JSON) · Esc: discard",
     )
@@ -649,7 +763,8 @@ def _actions_by_mode(controller: BarController) -> dict[Mode, ActionsByKey]:
             "enter": controller.send_draft,
             "escape enter": partial(controller.send_draft, now=True),
             "escape": controller.discard_draft,
-            "tab": controller.toggle_draft_kind,
+            "tab": controller.press_tab,
+            "c-o": partial(attach_file, controller),
         },
         Mode.CONFIRM: {
             "y": partial(controller.cancel_run, "all"),
