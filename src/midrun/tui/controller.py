@@ -6,11 +6,13 @@ sent one after the other by `send_queued`. A refusal is shown as a notice; a tex
 be sent returns to the composer.
 """
 
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from enum import Enum, auto
 from functools import partial
+from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import anyio
@@ -20,11 +22,12 @@ from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
+from midrun.agents.file import File, is_media_type, is_text_type
 from midrun.agents.outcome import AskView
 from midrun.codec.strict_json import parse_json_or_text
 from midrun.core.ids import Micros
-from midrun.core.values import UndoSet
-from midrun.errors import ControlRefused, MidrunError
+from midrun.core.values import FileLimits, RedirectTiming, UndoSet
+from midrun.errors import ControlRefused, FileRefused, MidrunError
 from midrun.ports.environment import Clock
 from midrun.refusal_texts import LOST_ASK_REASONS
 from midrun.runs import control_specs as specs
@@ -39,11 +42,17 @@ from midrun.tui.styled_text import DEFAULT_HINTS, Hints
 
 # Drafts: the text in the composer, and the control that it becomes.
 
-SendDraft: TypeAlias = Callable[[str, bool], Awaitable[Receipt | None]]
-"""Sends the text. The bool is True for Alt+Enter: at once, not at the next turn.
 
-Returns the receipt; None if the function has set a notice itself.
-"""
+class SentDraft(Struct, frozen=True, kw_only=True):
+    """A text that is sent, and its files. `now` is True for Alt+Enter: not at the next turn."""
+
+    text: str
+    now: bool = False
+    files: tuple[File, ...] = ()
+
+
+SendDraft: TypeAlias = Callable[[SentDraft], Awaitable[Receipt | None]]
+"""Sends the text. Returns the receipt; None if the function has set a notice itself."""
 
 STEERING_HINT: Final = "Enter: next turn · Alt+Enter: now · Tab: {other} · Esc: discard"
 PLAIN_HINT: Final = "Enter: send · Esc: discard"
@@ -53,7 +62,9 @@ class Draft(Struct, frozen=True, kw_only=True):
     """The purpose of the composer's text. `may_be_empty` allows to send an empty text.
 
     With `follow`, the text leads to another draft and its first text; None sends it. It raises
-    ValueError for a text that does not fit; that stays in the composer.
+    an error for a text that does not fit; that stays in the composer. `files` are sent with the
+    text, if it `takes_files`. `before` is the draft below the path prompt of a file, with its
+    text.
     """
 
     label: str
@@ -61,6 +72,9 @@ class Draft(Struct, frozen=True, kw_only=True):
     hint: str = PLAIN_HINT
     may_be_empty: bool = False
     follow: "Callable[[str], tuple[Draft, str] | None] | None" = None
+    takes_files: bool = False
+    files: tuple[File, ...] = ()
+    before: "tuple[Draft, str] | None" = None
 
 
 ControlRequest: TypeAlias = Callable[[], Awaitable[Receipt | None]]
@@ -315,7 +329,13 @@ class BarController:
         self.buffer.cursor_position = len(text)
 
     def discard_draft(self) -> None:
-        """Close the composer and drop its text."""
+        """Close the composer and drop its text; close only the path prompt of a file."""
+        if self.draft is not None and self.draft.before is not None:
+            self.compose(*self.draft.before)
+            return
+        self._close_composer()
+
+    def _close_composer(self) -> None:
         self.buffer.reset()
         self.draft, self.mode = None, Mode.BAR
 
@@ -325,13 +345,17 @@ class BarController:
         if draft is not None and draft.follow is not None:
             try:
                 following = draft.follow(text)
-            except ValueError as error:
+            except (ValueError, MidrunError) as error:
                 self.notice = str(error)
                 return
-            if following is not None and not now:
+            is_path = draft.before is not None  # the path of a file is never sent
+            if following is not None and (is_path or not now):
                 self.compose(*following)  # at once: the next key must not be a command
                 return
-        self.discard_draft()
+        if draft is not None and draft.files and not text:
+            self.notice = "Cannot send files without a text. Write one."
+            return
+        self._close_composer()
         if draft is not None and (text or draft.may_be_empty):
             self.enqueue(lambda: self._send_text(draft, text, now=now))
 
@@ -340,7 +364,8 @@ class BarController:
         # the text.
         self.unconfirmed_text = text
         try:
-            receipt = await draft.send(text, now)
+            sent = SentDraft(text=text, now=now, files=draft.files)
+            receipt = await draft.send(sent)
         except MidrunError:
             # Put the text back, unless the user has opened something else meanwhile.
             if self.mode is Mode.BAR:
@@ -350,39 +375,51 @@ class BarController:
         self.unconfirmed_text = ""
         return receipt
 
-    def toggle_draft_kind(self) -> None:
-        """Switch the composer between redirect and side question, and keep the text."""
-        label = self.draft.label if self.draft is not None else ""
-        if label == "redirect" and self._is_enabled("ask"):
-            self.compose(self._side_question_draft(), self.buffer.text)
-        elif label == "side question" and self._is_enabled("redirect"):
-            self.compose(self._redirect_draft(), self.buffer.text)
+    def press_tab(self) -> None:
+        """Switch between redirect and side question; in a path prompt, complete the path."""
+        draft = self.draft
+        if draft is None:
+            return
+        if draft.before is not None:
+            complete_path(self)
+        elif draft.label == "redirect" and self._is_enabled("ask"):
+            other = self._side_question_draft()
+            self.compose(replace(other, files=draft.files), self.buffer.text)
+        elif draft.label == "side question" and self._is_enabled("redirect"):
+            other = self._redirect_draft()
+            self.compose(replace(other, files=draft.files), self.buffer.text)
 
     def _redirect_draft(self) -> Draft:
-        async def send(text: str, now: bool) -> Receipt:  # noqa: FBT001 - as SendDraft has it
+        async def send(sent: SentDraft) -> Receipt:
             offer, seen = self.view.controls["redirect"], self.view.control_rev
+            text, files, actor = sent.text, sent.files, self.actor
             if offer.command == "resume":
+                caps = offer.caps or None
                 return await self.run.resume(
-                    text, caps=offer.caps or None, actor=self.actor, seen=seen
+                    text, caps=caps, files=files, actor=actor, seen=seen
                 )
-            return await self.run.redirect(
-                text, when="now" if now else "next_step", actor=self.actor, seen=seen
-            )
+            when: RedirectTiming = "now" if sent.now else "next_step"
+            return await self.run.redirect(text, when=when, files=files, actor=actor, seen=seen)
 
         hint = STEERING_HINT.format(other="side question")
-        return Draft(label="redirect", send=send, hint=hint)
+        return Draft(label="redirect", send=send, hint=hint, takes_files=True)
 
     def _side_question_draft(self) -> Draft:
-        async def send(text: str, now: bool) -> Receipt:  # noqa: FBT001 - as SendDraft has it
+        async def send(sent: SentDraft) -> Receipt:
             is_paused = self.view.phase == "paused"
-            urgency: Literal["now", "next"] = "now" if now else "next"
-            receipt = await self.run.say(text, urgency=urgency, actor=self.actor)
+            urgency: Literal["now", "next"] = "now" if sent.now else "next"
+            receipt = await self.run.say(
+                sent.text, urgency=urgency, files=sent.files, actor=self.actor
+            )
             if is_paused:  # as on the page: the run resumes to answer
                 await self.run.resume(actor=self.actor)
             return receipt
 
         return Draft(
-            label="side question", send=send, hint=STEERING_HINT.format(other="redirect")
+            label="side question",
+            send=send,
+            hint=STEERING_HINT.format(other="redirect"),
+            takes_files=True,
         )
 
     # ── asks ──────────────────────────────────────────────────────────────────────────────
@@ -483,7 +520,7 @@ def take_over(controller: BarController) -> None:
     controller.compose(
         Draft(
             label="in the agent's place",
-            send=lambda text, _: run.write(text, actor=actor),
+            send=lambda sent: run.write(sent.text, actor=actor),
             hint=WRITE_HINT,
         )
     )
@@ -498,7 +535,7 @@ def redirect_or_hand_back(controller: BarController) -> None:
     controller.compose(
         Draft(
             label="hand back, and",
-            send=lambda text, _: run.hand_back(text, actor=actor),
+            send=lambda sent: run.hand_back(sent.text, actor=actor),
             hint=HAND_BACK_HINT,
         )
     )
@@ -507,13 +544,89 @@ def redirect_or_hand_back(controller: BarController) -> None:
 def compose_fork(controller: BarController) -> None:
     """Open the composer for the instruction of a fork."""
 
-    async def send(text: str, _: bool) -> None:  # noqa: FBT001 - as SendDraft has it
-        made = await controller.run.fork(instruction=text or None, actor=controller.actor)
+    async def send(sent: SentDraft) -> None:
+        instruction = sent.text or None
+        made = await controller.run.fork(instruction=instruction, actor=controller.actor)
         command = controller.hints.format_command("attach", made.id)
         controller.notice = f"A new run continues from here: {command}"
 
     draft = Draft(label="fork, and", send=send, hint=FORK_HINT, may_be_empty=True)
     controller.compose(draft)
+
+
+# Files that are sent with a text.
+
+ATTACH_HINT: Final = "Enter: attach it · Tab: complete the path · Esc: back to the text"
+COMPLETIONS_SHOWN_MAX: Final = 8
+
+
+def attach_file(controller: BarController) -> None:
+    """Open the path prompt of a file that is sent with the text in the composer."""
+    draft, text = controller.draft, controller.buffer.text
+    if draft is None or draft.before is not None:
+        return
+    if not draft.takes_files:
+        controller.notice = f"Cannot attach a file here: “{draft.label}” takes a text only."
+        return
+
+    def follow(path: str) -> tuple[Draft, str]:
+        files = (*draft.files, _read_file(path)) if path else draft.files
+        return replace(draft, files=files), text
+
+    prompt = Draft(
+        label="attach the file",
+        send=draft.send,
+        hint=ATTACH_HINT,
+        follow=follow,
+        before=(draft, text),
+    )
+    controller.compose(prompt)
+
+
+def _read_file(text: str) -> File:
+    """Read a file for a run.
+
+    Raises:
+        FileRefused: It is too large for a run, cannot be read, or no model reads its type.
+    """
+    path = Path(text).expanduser()
+    # Before it is read: a device never ends, a pipe blocks, and a large file fills the memory.
+    if path.exists() and not path.is_file():
+        raise FileRefused(f"Cannot attach {text}: it is no regular file. Choose another.")
+    size, limit = (path.stat().st_size if path.exists() else 0), FileLimits().file_bytes
+    if size > limit:
+        problem = f"it has {size:,} bytes, and a run takes {limit:,}. Choose a smaller one."
+        raise FileRefused(f"Cannot attach {text}: {problem}")
+    file = File.from_path(path)
+    if not (is_text_type(file.media_type) or is_media_type(file.media_type)):
+        problem = f"no model reads {file.media_type}. Choose a text, an image or a PDF."
+        raise FileRefused(f"Cannot attach {text}: {problem}")
+    return file
+
+
+def complete_path(controller: BarController) -> None:
+    """Complete the path in the composer; show the names if there are several."""
+    text = controller.buffer.text
+    head, _, start = text.rpartition("/")
+    folder = Path(f"{head}/" if "/" in text else ".").expanduser()
+    try:
+        found = sorted(
+            f"{entry.name}/" if entry.is_dir() else entry.name
+            for entry in os.scandir(folder)
+            if entry.name.startswith(start) and (start or not entry.name.startswith("."))
+        )
+    except OSError as error:
+        controller.notice = f"Cannot read {folder}: {error.strerror}."
+        return
+    if not found:
+        controller.notice = f"No file begins with “{text}”."
+        return
+    names = ", ".join(found[:COMPLETIONS_SHOWN_MAX])
+    more = f" and {len(found) - COMPLETIONS_SHOWN_MAX} more"
+    rest = more if len(found) > COMPLETIONS_SHOWN_MAX else ""
+    controller.notice = f"{names}{rest}" if len(found) > 1 else ""
+    common = os.path.commonprefix(found)  # noqa: RUF071 - of names in one folder
+    controller.buffer.insert_text(common[len(start) :])
 
 
 # Keys of the dialog for asks.
@@ -562,16 +675,20 @@ def _answer_ask(controller: BarController, ask: AskView, value: str) -> None:
 def _answer_draft(controller: BarController, ask: AskView) -> Draft:
     return Draft(
         label="answer",
-        send=lambda text, _: controller.run.answer(
-            parse_json_or_text(text), ask=ask.id, actor=controller.actor
+        send=lambda sent: controller.run.answer(
+            parse_json_or_text(sent.text),
+            ask=ask.id,
+            files=sent.files,
+            actor=controller.actor,
         ),
+        takes_files=True,
     )
 
 
 def _decline_draft(controller: BarController, ask: AskView) -> Draft:
     return Draft(
         label="decline, because",
-        send=lambda text, _: controller.run.decline(text, ask=ask.id, actor=controller.actor),
+        send=lambda sent: controller.run.decline(sent.text, ask=ask.id, actor=controller.actor),
         hint="Enter: decline; the reason is optional · Esc: discard",
         may_be_empty=True,
     )
@@ -593,8 +710,8 @@ def _edit_field(
         following = form.enter(text)
         return None if following.is_complete else _edit_field(controller, ask, following)
 
-    async def send(text: str, _: bool) -> Receipt:  # noqa: FBT001 - as SendDraft has it
-        args = form.enter(text).build_arguments()
+    async def send(sent: SentDraft) -> Receipt:
+        args = form.enter(sent.text).build_arguments()
         return await controller.run.approve(ask=ask.id, args=args, actor=controller.actor)
 
     early = "" if is_last else " · Alt+Enter: approve now"
@@ -664,7 +781,8 @@ def _actions_by_mode(controller: BarController) -> dict[Mode, ActionsByKey]:
             "enter": controller.send_draft,
             "escape enter": partial(controller.send_draft, now=True),
             "escape": controller.discard_draft,
-            "tab": controller.toggle_draft_kind,
+            "tab": controller.press_tab,
+            "c-o": partial(attach_file, controller),
         },
         Mode.CONFIRM: {
             "y": partial(controller.cancel_run, "all"),

@@ -25,7 +25,7 @@ from midrun.tui.bar import (
     draw_headline,
     draw_help,
 )
-from midrun.tui.controller import BarController, ExitReason, Mode, build_key_bindings
+from midrun.tui.controller import BarController, Draft, ExitReason, Mode, build_key_bindings
 from midrun.tui.feed_lines import FeedLines
 from midrun.tui.styled_text import (
     StyledLine,
@@ -44,6 +44,8 @@ TEXT_MARGIN_ROWS: Final = 6
 """Rows that stay free for a notice, the composer and the last printed lines."""
 
 TEXT_MIN_ROWS: Final = 3
+
+ATTACH_KEY_HINT: Final = " · Ctrl-O: attach a file"
 
 ESCAPE_TIMEOUT_S: Final = 0.2
 """Time to wait for another key after Escape: terminals send Alt+key as Escape and key."""
@@ -155,7 +157,9 @@ class Screen:
                 style_emphasis(escape_to_one_line(hand.notice), "bold"), width
             )
         if hand.mode is Mode.COMPOSE and hand.draft is not None:
-            lines.append(clip_line([("dim", hand.draft.hint)], width))
+            lines += _draw_files(hand.draft, width)
+            hint = hand.draft.hint + (ATTACH_KEY_HINT if hand.draft.takes_files else "")
+            lines += wrap_indented([("dim", hint)], width)
         return lines
 
     def _draw_body(self, width: int) -> list[StyledLine]:
@@ -178,6 +182,19 @@ class Screen:
         if hand.mode is Mode.HELP:
             return [*top, *draw_help(width, hand.hints.after_leaving)]
         return draw_bar(hand.view, now, width, hand.hints)
+
+
+def _draw_files(draft: Draft, width: int) -> list[StyledLine]:
+    return [
+        clip_line(
+            [
+                ("", f"with {escape_to_one_line(file.name)} "),
+                ("dim", f"({file.media_type}, {len(file.data):,} bytes)"),
+            ],
+            width,
+        )
+        for file in draft.files
+    ]
 
 
 def _to_style_classes(line: StyledLine) -> StyleAndTextTuples:

@@ -1,12 +1,16 @@
 """The control bar: each key, each dialog, and the ways to leave."""
 
+import os
+from pathlib import Path
+
 import pytest
 from msgspec.structs import replace
 from prompt_toolkit.utils import get_cwidth
 
 from midrun.agents.outcome import AskView
+from midrun.core.entries import AskAnswered, MessageReceived, RedirectRequested
 from midrun.core.ids import AskId, CallId, Micros
-from midrun.core.values import Phase
+from midrun.core.values import FileLimits, Phase
 from midrun.errors import StoreUnreachable
 from midrun.models import Use
 from midrun.runs.values import RunView
@@ -17,6 +21,7 @@ from midrun.tui.bar import draw_bar, draw_cancel_dialog, list_ask_keys, list_con
 from midrun.tui.controller import ExitReason
 from midrun.tui.styled_text import Hints, plain_text
 from tests.support.paths import ROOT
+from tests.support.run_journal import wait_for_entry
 from tests.unit.tui.bar_session import open_bar
 
 READ, WRITE = Use("read", what="the news"), Use("write", title="Memo")
@@ -638,3 +643,88 @@ def test_the_dialogs_have_the_words_of_the_page() -> None:
     for words in [*list_ask_keys(unsure).values()][:3]:
         label = words[:1].upper() + words[1:].replace("'", "\N{RIGHT SINGLE QUOTATION MARK}")
         assert f">{label}<" in rows
+
+
+# ── files ────────────────────────────────────────────────────────────────────
+
+
+CTRL_O, CTRL_U = "\x0f", "\x15"
+
+
+async def test_ctrl_o_attaches_a_file_to_a_side_question(tmp_path: Path) -> None:
+    """Tab completes the path, and the text in the composer is kept."""
+    (tmp_path / "receipt.txt").write_text("9 EUR")
+    (tmp_path / "recipe.txt").write_text("soup")
+    async with open_bar(Use("read", what="mail"), "Yes.", "Done.") as bar:
+        await bar.wait_for("Running", "read")
+        bar.press("s")
+        await bar.wait_for("Ctrl-O: attach a file")
+        bar.press(f"Is it paid?{CTRL_O}")
+        await bar.wait_for("Tab: complete the path")
+        bar.press(f"{tmp_path}/re{TAB}")
+        await bar.wait_for("receipt.txt, recipe.txt", f"{tmp_path}/rec")
+        bar.press(f"ip{TAB}{ENTER}")
+        await bar.wait_for("Is it paid?", "with recipe.txt (text/plain, 4 bytes)")
+        bar.press(f"{CTRL_O}{tmp_path}/receipt.txt{ENTER}")
+        await bar.wait_for("with receipt.txt (text/plain, 5 bytes)")
+        bar.press(ENTER)
+        said = await wait_for_entry(bar.run, MessageReceived)
+    assert said.text == "Is it paid?"
+    assert [file.name for file in said.files] == ["recipe.txt", "receipt.txt"]
+
+
+async def test_a_file_that_a_run_does_not_take_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path stays in the prompt, Escape returns to the text, and nothing was attached."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.bin").write_bytes(b"\0")
+    (tmp_path / "large.txt").touch()
+    os.truncate("large.txt", FileLimits().file_bytes + 1)
+    os.mkfifo("pipe.txt")
+    async with open_bar(Use("read", what="mail"), "Done.") as bar:
+        await bar.wait_for("Running", "read")
+        bar.press("r")
+        await bar.wait_for("Tab: side question")
+        bar.press(f"Use it{CTRL_O}")
+        await bar.wait_for("Tab: complete the path")
+        for name, reason in [
+            ("data.bin", "no model reads application/octet-stream"),
+            ("large.txt", "it has 10,485,761 bytes"),
+            ("pipe.txt", "it is no regular file"),
+        ]:
+            bar.press(f"{name}{ENTER}")
+            await bar.wait_for(f"Cannot attach {name}: {reason}")
+            bar.press(CTRL_U)  # clears the line
+        bar.press(f"nowhere.txt{ENTER}")
+        await bar.wait_for("Cannot read the file nowhere.txt: No such file or directory")
+        bar.press(ESC)
+        await bar.wait_for("Use it")
+        bar.press(ENTER)
+        assert (await wait_for_entry(bar.run, RedirectRequested)).files == ()
+
+
+async def test_an_answer_has_a_file_and_a_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+    async with open_bar(Use("ask_human", question="Which?"), "Done.") as bar:
+        await bar.wait_for("Waiting for a person", "Which?")
+        bar.press("a")
+        await bar.wait_for("t  type an answer")
+        bar.press("t")
+        await bar.wait_for("Enter: send", "Ctrl-O: attach a file")
+        bar.press(f"{CTRL_O}{tmp_path}/a.txt{ENTER}")
+        await bar.wait_for("with a.txt")
+        bar.press(ENTER)
+        await bar.wait_for("Cannot send files without a text. Write one.")
+        bar.press(f"This one{ENTER}")
+        answered = await wait_for_entry(bar.run, AskAnswered)
+    assert [file.name for file in answered.files] == ["a.txt"]
+
+
+async def test_a_draft_without_files_refuses_ctrl_o() -> None:
+    async with open_bar(READ, "Done.") as bar:
+        await bar.wait_for("Running", "read")
+        bar.press("f")
+        await bar.wait_for("a new run goes on from here")
+        bar.press(CTRL_O)
+        await bar.wait_for("Cannot attach a file here: “fork, and” takes a text only.")
