@@ -258,9 +258,7 @@ KEY_HELP: Final = (
 
 def draw_cancel_dialog(button: Button, *, held: bool, width: int) -> list[StyledLine]:
     """Return the dialog that confirms a cancel, with all effects that it would undo."""
-    hold = (
-        "Nothing new starts while you decide; after a minute the run continues." if held else ""
-    )
+    hold = "Nothing new starts while you decide, for up to a minute." if held else ""
     lines: list[StyledLine] = [[("bold", "Cancel this run? "), ("dim", hold)]]
     for title, names, look in (
         ("It can undo", button.undo, "good"),

@@ -725,6 +725,6 @@ async def test_a_draft_without_files_refuses_ctrl_o() -> None:
     async with open_bar(READ, "Done.") as bar:
         await bar.wait_for("Running", "read")
         bar.press("f")
-        await bar.wait_for("a new run goes on from here")
+        await bar.wait_for("a new run continues from here")
         bar.press(CTRL_O)
         await bar.wait_for("Cannot attach a file here: “fork, and” takes a text only.")
