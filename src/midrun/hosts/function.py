@@ -248,10 +248,10 @@ async def _refuse_step(*_: object, **__: object) -> NoReturn:
 
 def _check_function(name: str, fn: object) -> None:
     problem = ""
-    if not callable(fn):
-        problem = f"must be an async function f(run, task), got {safe_repr(fn, 80)}"
-    elif isfunction(fn) and not iscoroutinefunction(fn):
+    if isfunction(fn) and not iscoroutinefunction(fn):
         problem = "must be async: write async def"
+    elif not callable(fn):
+        problem = f"must be an async function f(run, task), got {safe_repr(fn, 80)}"
     else:
         try:
             signature(fn).bind(None, "")

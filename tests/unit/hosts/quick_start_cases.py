@@ -201,8 +201,9 @@ def host_quick_start(name: str, undo_log: Path) -> Agent:
     return case.make_agent(traits(approve=True, undo=forget), case.tool)
 
 
-async def drive(name: str, store: str, undo_log: str, task: str = "") -> None:
+async def drive(*arguments: str) -> None:
     """Drive the runs of a store until this process is killed; start one if there is a task."""
+    name, store, undo_log, task = arguments
     agent = host_quick_start(name, Path(undo_log))
     async with Midrun(store, agents=[agent]) as midrun:
         if task:

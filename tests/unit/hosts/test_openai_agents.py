@@ -3,7 +3,7 @@
 import os
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, TypedDict, Unpack, cast
@@ -98,7 +98,7 @@ class TestContractOfChat(TestContract):
 
 @pytest.mark.parametrize("make_agent", [make_openai_agent, make_openai_chat_agent])
 async def test_the_model_gets_the_image_and_the_pdf_of_a_message(
-    make_agent: Callable[..., object],
+    make_agent: Callable[[str, Callable[[int], Awaitable[str]]], object],
 ) -> None:
     async def charge(n: int) -> str:
         return f"charged {n}"

@@ -75,7 +75,7 @@ async def test_the_agent_of_a_quick_start_gets_every_control(
             await provider.wait_for_disconnect(2)
         async with Midrun(store) as midrun:
             run = await midrun.get(run.id)
-            with kill_at_end(name, store, str(log)):
+            with kill_at_end(name, store, str(log), ""):
                 await run.resume(WORDS, actor="ada")
                 view = await run.until("waiting", "paused", "failed")
                 assert [ask.tool for ask in view.asks] == [case.tool]

@@ -482,7 +482,9 @@ async def test_the_worker_retries_and_not_the_framework() -> None:
 
 
 @tool(context=True)
-async def choose_seat(row: int, tool_context: ToolContext) -> str:
+async def choose_seat(  # type: ignore[explicit-any]  # of the decorator
+    row: int, tool_context: ToolContext
+) -> str:
     """Choose a seat in a row."""
     tool_context.agent.state.set("rows", [*(tool_context.agent.state.get("rows") or []), row])
     seat = tool_context.interrupt("seat", reason={"message": "Which seat?", "row": row})
@@ -501,7 +503,10 @@ async def test_an_interrupt_of_a_tool_call_is_a_question_of_the_run(
     class Confirmation(InterventionHandler):
         name = "confirmation"
 
-        async def before_tool_call(self, event: BeforeToolCallEvent) -> Confirm:
+        async def before_tool_call(
+            self, event: BeforeToolCallEvent, **options: object
+        ) -> Confirm:
+            del options
             return Confirm(prompt=f"Is {event.tool_use['input']['row']} fine?")
 
     def script(results: list[str]) -> Reply:
