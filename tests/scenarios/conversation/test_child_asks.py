@@ -47,6 +47,7 @@ from tests.scenarios.conversation.toolkit import (
     expect_refusal,
     make_parent,
     repeat_results,
+    wait_for_ask,
     wait_for_child,
 )
 from tests.support.clocks import YEAR_LEASE, ManualClock

@@ -10,7 +10,6 @@ from midrun import (
     Midrun,
     Run,
 )
-from midrun.agents.outcome import AskView
 from midrun.core.driver_inputs import AskPerson
 from midrun.core.entries import (
     AskClosed,
@@ -27,6 +26,7 @@ from tests.scenarios.conversation.toolkit import (
     ApprovalToolkit,
     make_parent,
     repeat_results,
+    wait_for_ask,
     wait_for_child,
 )
 from tests.support.run_journal import read_entries
@@ -47,15 +47,6 @@ async def start_parent_and_child(
     )
     run = await midrun.start("parent", "go")
     return midrun, run, await wait_for_child(midrun, run)
-
-
-async def wait_for_ask(midrun: Midrun, run: Run) -> AskView:
-    """Wait until the parent waits, and return its ask; its row asks for attention, too."""
-    view = await run.until("waiting")
-    row = await midrun.store.get_row(run.id)
-    assert row.head.attention == "ask"
-    (ask,) = view.asks
-    return ask
 
 
 async def test_a_child_at_its_cap_opens_an_ask_on_its_parent(opened: OpenMidrun) -> None:
