@@ -33,7 +33,7 @@ from midrun.core import controls as c
 from midrun.core.driver_inputs import AskPerson, CloseCall, CloseChildAsk, TakeBack
 from midrun.core.entries import CallAborted, CallDone, CallFailed, RunStarted
 from midrun.core.evolve import apply_entries
-from midrun.core.ids import AskId, CallId, RunId, make_child_id
+from midrun.core.ids import AskId, RunId, make_child_id
 from midrun.core.placeholders import check_hidden
 from midrun.core.run_head import build_head
 from midrun.core.state import (
@@ -481,12 +481,6 @@ async def update_parent(context: DriverContext, child: State) -> bool:
     return True
 
 
-def list_asking_calls(parent: State) -> list[CallId]:
-    """Return the calls of `parent` whose child runs have an open ask on it."""
-    asks = [parent.asks[number - 1] for number in parent.open_asks]
-    return [ask.call for ask in asks if ask.ask_kind == "child"]
-
-
 async def close_moot_asks(context: DriverContext, parent: State) -> None:
     """Close the asks of `parent` that were settled on its children already.
 
@@ -494,7 +488,8 @@ async def close_moot_asks(context: DriverContext, parent: State) -> None:
     ask if the worker of the parent, which has seen an older state of the child, opens the ask
     only after that; and it is never called if the worker of the child dies before.
     """
-    for call in list_asking_calls(parent):
+    asks = [parent.asks[number - 1] for number in parent.open_asks]
+    for call in [ask.call for ask in asks if ask.ask_kind == "child"]:
         with suppress(RunNotFound):  # the parent was imported without its child
             child = await load_run_state(context.store, make_child_id(parent.run, call))
             await update_parent(context, child)

@@ -37,7 +37,7 @@ from midrun.core.run_head import Head, build_head
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE_PHASES, Actor, Phase
 from midrun.driver.call_contexts import CallContexts
-from midrun.driver.child_runs import close_moot_asks, list_asking_calls, update_parent
+from midrun.driver.child_runs import close_moot_asks, update_parent
 from midrun.driver.context import DriverContext
 from midrun.driver.deletion import RetentionRules, run_retention
 from midrun.driver.heartbeat import LeaseHeartbeat
@@ -306,6 +306,7 @@ class LocalWorker:
                 agent = run_loop.state.run_started.agent
                 set_log_context(LogContext(run=run, agent=agent))
                 await run_loop.run()
+                await self._check_children(run_loop.state)
             if not self._shutting_down:
                 self._look_again(run)
         # No further entry can repair this journal: the run is left alone for good.
@@ -347,8 +348,7 @@ class LocalWorker:
     def _look_again(self, run: RunId) -> None:
         """Look again at a run whose drive has ended, if that may be necessary.
 
-        It may need a driver once more, its parent must learn of its rest, or a child of it went
-        on before it asked about the child.
+        It may need a driver once more, or its parent must learn of its rest.
         """
         run_loop = self._run_loops.get(run)
         # A control may have woken the run while its drive was ending. No other process looks at
@@ -360,8 +360,6 @@ class LocalWorker:
             or run_loop.state.run_started.parent is not None
         ):
             self._task_group.start_soon(self._start_if_drivable, run)
-        if run_loop is not None and list_asking_calls(run_loop.state):
-            self._task_group.start_soon(self._check_children, run)
 
     async def _create_loop(self, run: RunId, state: State | None) -> RunLoop | None:
         """Return the loop of `run`; None if it cannot be driven here now."""
@@ -429,14 +427,15 @@ class LocalWorker:
             self._runs_to_recheck.add(run)
             log.warning("Cannot notify the parent of run %s yet: %s", run, error)
 
-    async def _check_children(self, run: RunId) -> None:
-        """Close the asks of `run` that its children no longer have."""
+    async def _check_children(self, state: State) -> None:
+        """Close the asks of a run that its children no longer have."""
         try:
-            await close_moot_asks(self._context, await load_run_state(self._store, run))
-        except RunNotFound:
-            return
+            await close_moot_asks(self._context, state)
         except MidrunError as error:
-            log.warning("Cannot look at the child runs of run %s yet: %s", run, error)
+            log.warning("Cannot look at the child runs of run %s yet: %s", state.run, error)
+
+    async def _check_children_of(self, run: RunId) -> None:
+        await self._check_children(await load_run_state(self._store, run))
 
     async def _check_asking_parents(self) -> None:
         """Check the children of all runs that ask, at once and then every `CHILDREN_CHECK_S`.
@@ -450,7 +449,7 @@ class LocalWorker:
                     page = await self._store.list_runs(query)
                     for row in page.items:
                         if row.head.asks and row.head.agent in self._parent_agents:
-                            await self._guard_unreadable(row.run, self._check_children)
+                            await self._guard_unreadable(row.run, self._check_children_of)
                     if not page.cursor:
                         break
                     query = replace(query, cursor=page.cursor)

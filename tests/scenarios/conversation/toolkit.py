@@ -19,6 +19,7 @@ from midrun import (
     ask_human,
     tool,
 )
+from midrun.agents.outcome import AskView
 from midrun.core.ids import CallId, RunId, make_child_id
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel
@@ -86,6 +87,15 @@ async def wait_for_child(midrun: Midrun, run: Run, call: str = "c2") -> Run:
             return await midrun.get(child)
         except LookupError:
             await anyio.lowlevel.checkpoint()
+
+
+async def wait_for_ask(midrun: Midrun, run: Run) -> AskView:
+    """Wait until the parent waits, and return its ask; its row asks for attention, too."""
+    view = await run.until("waiting")
+    row = await midrun.store.get_row(run.id)
+    assert row.head.attention == "ask"
+    (ask,) = view.asks
+    return ask
 
 
 async def expect_refusal(control: Awaitable[Receipt]) -> ControlRefused:

@@ -89,5 +89,5 @@ def test_a_contradiction_between_journal_and_service_is_found(
 
 
 def test_a_call_that_agrees_with_the_service_has_no_problem() -> None:
-    undo = [e.UndoStarted(call=CALL.id), e.UndoDone(call=CALL.id)]
+    undo: list[e.Entry] = [e.UndoStarted(call=CALL.id), e.UndoDone(call=CALL.id)]
     assert not list(check_call(CALL, [STARTED, DONE, *undo], [DRAFT], [UNDO]))

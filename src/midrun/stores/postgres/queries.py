@@ -77,6 +77,11 @@ RUN_ROW_STATES: Final = """
 ADD_FILE: Final = """
     INSERT INTO midrun_files (hash, body) VALUES (%(hash)s, %(body)s) ON CONFLICT DO NOTHING
 """
+DELETE_UNUSED_FILES: Final = """
+    DELETE FROM midrun_files AS f
+    WHERE hash = ANY(%(hashes)s)
+      AND NOT EXISTS (SELECT FROM midrun_run_files AS r WHERE r.hash = f.hash)
+"""
 ADD_CHUNKS: Final = """
     INSERT INTO midrun_chunks (hash, body)
     SELECT * FROM unnest(%(hashes)s::bytea[], %(bodies)s::bytea[])

@@ -7,7 +7,7 @@ the estimate of the server's time are shared by all loops of the process.
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from threading import Lock
 from typing import Final, Self
@@ -24,7 +24,9 @@ from midrun.core.ids import SEQ_ZERO, Micros, RunId, Seq
 from midrun.core.values import Phase
 from midrun.errors import (
     FileMissing,
+    HaltInForce,
     RunNotFound,
+    StaleEpoch,
     StoreClosed,
     StoreError,
     StoreUnreachable,
@@ -264,6 +266,9 @@ class PostgresStore(JournalStore):
                 if not attempts_left:
                     problem = "the history was deleted while it was written; try again"
                     raise StoreUnreachable(self.address.name, problem) from None
+            except (HaltInForce, RunNotFound, StaleEpoch):
+                await self._remove_unused_files(bodies)
+                raise
         raise AssertionError("unreachable")
 
     async def _store_files(self, bodies: Mapping[str, bytes]) -> None:
@@ -271,11 +276,24 @@ class PostgresStore(JournalStore):
 
         They are too long for the transaction of the entries, which has locks to hold. Entries
         are appended only if the bodies are there. A process that dies in between leaves bodies
-        that no run names.
+        that no run names. Those of a refused write are removed.
         """
         for key, body in bodies.items():
             values = {"hash": bytes.fromhex(key), "body": body}
             await self._resources.read_pool.execute(queries.ADD_FILE, values)
+
+    async def _remove_unused_files(self, bodies: Mapping[str, bytes]) -> None:
+        """Remove the bodies of a write that was refused for good, as far as no run names them.
+
+        Otherwise the bytes would stay after their run was deleted. Another writer that is about
+        to name one of them stores it again, see `_write`.
+        """
+        if bodies:
+            hashes = [bytes.fromhex(key) for key in bodies]
+            with suppress(StoreError):  # a run has begun to name one of them at this moment
+                await self._resources.read_pool.execute(
+                    queries.DELETE_UNUSED_FILES, {"hashes": hashes}
+                )
 
     async def _store_chunks(self, first: bytes) -> None:
         """Store the chunks of the first entry of a new run."""

@@ -11,7 +11,14 @@ from midrun.core.entries import CallDone
 from midrun.core.ids import CallId, Micros, RunId, Seq
 from midrun.core.run_head import Head
 from midrun.core.values import FileRef, Message, Phase
-from midrun.errors import FileMissing, RunExists, RunNotFound, SeqConflict
+from midrun.errors import (
+    FileMissing,
+    RunErased,
+    RunExists,
+    RunNotFound,
+    SeqConflict,
+    StaleEpoch,
+)
 from midrun.ports.store import Store
 from midrun.stores.encryption import get_cipher
 from midrun.testing.store_suite.fixtures import (
@@ -84,6 +91,31 @@ class FileTests(StoreSuiteFixtures):
             await store.create(RUN, [started], head=QUEUED, files=make_bodies(PICTURE))
         with pytest.raises(FileMissing):
             await store.read_file(RUN, make_ref(PICTURE).hash)
+
+    async def test_the_file_of_a_write_that_came_too_late_does_not_stay(
+        self, store: Store
+    ) -> None:
+        """The run was taken over, or deleted; then no deletion would ever remove the body."""
+        await create_run(store)
+        await store.record_heartbeat("w", ttl=_LONG)
+        lease = await take_lease(store, RUN, 1, "w")
+        await take_lease(store, RUN, 2, "w", epoch=2)
+        ref, head = make_ref(PICTURE), make_head(Phase.RUNNING, leased=True)
+        done = CallDone(call=CallId("c1"), files=(ref,))
+        with pytest.raises(StaleEpoch):
+            await store.append(
+                RUN, [done], after=Seq(2), lease=lease, head=head, files=make_bodies(PICTURE)
+            )
+        await create_run(store, OTHER_RUN, head=make_head(Phase.COMPLETED))
+        await store.delete_runs([OTHER_RUN], by="ann")
+        said, bodies = replace(make_message(), files=(ref,)), make_bodies(PICTURE)
+        with pytest.raises(RunErased):
+            await store.append(
+                OTHER_RUN, [said], after=Seq(1), lease=None, head=QUEUED, files=bodies
+            )
+        started = replace(make_started(), files=(ref,))
+        with pytest.raises(FileMissing):  # the body is not given, and not stored
+            await store.create(RunId("run_3"), [started], head=QUEUED)
 
     async def test_an_entry_that_names_an_unknown_file_is_refused(self, store: Store) -> None:
         started = replace(make_started(), files=(make_ref(PICTURE),))

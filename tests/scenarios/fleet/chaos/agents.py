@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import anyio
 
-from midrun import Agent, ask_human, host, traits
+from midrun import Agent, Tool, ask_human, host, traits
 from midrun.core.transcript import Transcript, Turn
 from midrun.core.values import Json
 from midrun.errors import StepNotDone
@@ -59,7 +59,9 @@ def play_script(folder: str, transcript: Transcript) -> Line:
 def make_clerk(folder: str, *, version: int) -> Agent:
     """Return the agent with all kinds of tools; version 2 has other instructions and a tool."""
     model = ScriptedModel(partial(play_script, folder), chunk_delay=0.002)
-    tools = [*(t.look, t.pay, t.spend, t.order, t.draft, t.press, t.lock, t.publish)]
+    tools: list[Tool] = [
+        *(t.look, t.pay, t.spend, t.order, t.draft, t.press, t.lock, t.publish)
+    ]
     tools += [t.attach, t.crawl, t.stumble]
     newer = [t.rest] if version > 1 else []
     helper = Agent("helper", model=model, tools=[t.pay, t.draft, t.order, t.publish, *newer])
