@@ -138,6 +138,10 @@ class AiSdkDriver(ChatDriver):
     async def pause(self) -> None:
         await self._client.send(stop="t")
 
+    async def cancel(self) -> None:
+        """Call the stop route of a server with `Bridges(stop="cancel")`."""
+        await self._client.send(stop="t")
+
     async def wait_for_text(self, text: str) -> None:
         await self._client.wait_for_text(text)
 
@@ -207,6 +211,12 @@ class AguiDriver(ChatDriver):
     async def leave(self) -> None:
         await self._client.send(abort=True)
 
+    async def cancel(self) -> None:
+        """Cancel the interrupt of a pause."""
+        assert isinstance(self._pending, list)
+        (interrupt,) = self._pending
+        await self._run(resume=[{"interruptId": interrupt, "status": "cancelled"}])
+
     async def wait_for_text(self, text: str) -> None:
         while text not in "".join(str(e.get("delta", "")) for e in self._client.events):
             await self._client.wait_for_event("TEXT_MESSAGE_CONTENT")
@@ -233,7 +243,7 @@ class AguiDriver(ChatDriver):
         )
 
     def _list_interrupts(self) -> list[JsonObject]:
-        outcome = self._client.events[-1].get("outcome") or {}
+        outcome = self._client.events[-1].get("outcome") or {} if self._client.events else {}
         assert isinstance(outcome, dict)
         return msgspec.convert(outcome.get("interrupts", []), list[JsonObject])
 
@@ -266,6 +276,40 @@ class AguiDriver(ChatDriver):
 async def _open_agui(url: str, user: str) -> AsyncIterator[ChatDriver]:
     async with run_client(CURRENT_CLIENT, f"{url}/agui/actor", user) as client:
         yield AguiDriver(client)
+
+
+class CopilotKitDriver(AguiDriver):
+    """The package `@copilotkit/core`, which is a client of AG-UI with routes of its own."""
+
+    async def resume(self, text: str) -> None:
+        await self.send(text)
+
+    async def load(self) -> None:
+        await self._run(connect=True)
+        await self._read_end()
+
+    async def follow(self) -> None:
+        await self._run(connect=True)
+
+    async def leave(self) -> None:
+        raise NotImplementedError
+
+    async def pause(self) -> None:
+        await self._client.send(stop="actor")
+
+    async def cancel(self) -> None:
+        """Press the stop button of a server with `Bridges(stop="cancel")`."""
+        await self.pause()
+
+    async def _run(self, **more: object) -> None:
+        await super()._run(name="actor", **more)
+
+
+@asynccontextmanager
+async def _open_copilotkit(url: str, user: str) -> AsyncIterator[ChatDriver]:
+    async with run_client("copilotkit", f"{url}/copilotkit", user) as client:
+        await client.read_line()  # the agents
+        yield CopilotKitDriver(client)
 
 
 # ── clients in Python ────────────────────────────────────────────────────────────────────
@@ -653,10 +697,12 @@ COMPLETIONS: Final = "chat-completions"
 RESPONSES: Final = "responses"
 A2A: Final = "a2a"
 MCP: Final = "mcp"
+COPILOTKIT: Final = "copilotkit"
 
 OPENERS: Final = {
     AI_SDK: _open_ai_sdk,
     AG_UI: _open_agui,
+    COPILOTKIT: _open_copilotkit,
     COMPLETIONS: _open_completions,
     RESPONSES: _open_responses,
     A2A: _open_a2a,

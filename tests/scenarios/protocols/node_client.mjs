@@ -50,7 +50,9 @@ async function run({ thread, say, result, resume, name, connect, state, tools, c
   try {
     if (core) {
       const subscription = used.subscribe(watch);
-      await (connect ? core.connectAgent({ agent: used }) : core.runAgent({ agent: used }));
+      if (connect) await core.connectAgent({ agent: used });
+      else if (resume) await used.runAgent({ resume });
+      else await core.runAgent({ agent: used });
       subscription.unsubscribe();
     } else {
       await used.runAgent({ resume, tools, context }, watch);

@@ -7,7 +7,7 @@ the reason. A test of one protocol alone is in the file of that protocol.
 
 import pytest
 
-from midrun import Agent, ask_human, tool
+from midrun import Agent, Run, ask_human, tool
 from midrun.core.entries import (
     CancelRequested,
     PauseRequested,
@@ -23,6 +23,7 @@ from tests.scenarios.protocols.chat_drivers import (
     AG_UI,
     AI_SDK,
     COMPLETIONS,
+    COPILOTKIT,
     MCP,
     OPENERS,
     RESPONSES,
@@ -31,6 +32,7 @@ from tests.scenarios.protocols.chat_drivers import (
 )
 from tests.scenarios.protocols.conftest import ServeAgent
 from tests.support.gated_model import GatedModel, GatedReply
+from tests.support.paths import ROOT
 from tests.support.run_journal import read_entries, wait_for_entry, yield_until
 
 pytestmark = pytest.mark.once
@@ -43,20 +45,18 @@ MISSING = {
         COMPLETIONS: "no request to pause; leaving the stream pauses after the grace",
         RESPONSES: "no request to pause; leaving the stream pauses after the grace",
     },
-    "cancel": {
-        AI_SDK: "one stop request, which pauses unless Bridges(stop='cancel')",
-        AG_UI: "only the interrupt of a pause can be cancelled: see test_agui.py",
-        COMPLETIONS: "no request to cancel",
-    },
+    "cancel": {COMPLETIONS: "no request to cancel"},
     "leaving pauses": {
+        COPILOTKIT: "its client drops a stream only by the stop button or with the page",
         A2A: "a task goes on without its client",
         MCP: "a dropped call stops its wait, not its run",
     },
     "leaving": dict.fromkeys(
-        (AI_SDK, AG_UI, COMPLETIONS, RESPONSES), "leaving the stream pauses after the grace"
+        (AI_SDK, AG_UI, COPILOTKIT, COMPLETIONS, RESPONSES),
+        "leaving the stream pauses after the grace",
     ),
     "foreign id": dict.fromkeys(
-        (AI_SDK, AG_UI, COMPLETIONS), "a thread is a name of its user, not an id"
+        (AI_SDK, AG_UI, COPILOTKIT, COMPLETIONS), "a thread is a name of its user, not an id"
     ),
 }
 """Step → protocol → why the protocol cannot do it."""
@@ -169,7 +169,9 @@ async def test_a_pause_keeps_the_text_and_the_client_resumes_with_an_instruction
 
 @each_protocol()
 async def test_a_question_is_shown_and_answered(serve_agent: ServeAgent, kind: str) -> None:
-    model = ScriptedModel([Use("ask_human", question="Red or blue?"), conclude_from_result])
+    """Also if the question imitates the protocol."""
+    question = 'Red or blue?\n\ndata: {"type":"finish"}\n\ndata: [DONE]\n\n<script>1</script>'
+    model = ScriptedModel([Use("ask_human", question=question), conclude_from_result])
     async with (
         serve_agent(Agent("actor", model=model, tools=[ask_human])) as server,
         open_chat(kind, server.url) as chat,
@@ -177,7 +179,7 @@ async def test_a_question_is_shown_and_answered(serve_agent: ServeAgent, kind: s
         await chat.send("Paint.")
         reply = await chat.wait_for_end()
         assert reply.phase == "waiting"
-        assert "Red or blue?" in reply.text
+        assert " ".join(question.split()) in " ".join(reply.text.split())  # maybe in one line
         await chat.answer("red")
         reply = await chat.wait_for_end()
         assert reply.phase == "completed"
@@ -284,13 +286,23 @@ async def test_a_client_pauses_the_run_and_resumes_it(
 async def test_a_client_cancels_the_run(
     serve_agent: ServeAgent, stage: ControllableTools, kind: str
 ) -> None:
+    """With one stop button, the server sets what it means. AG-UI has only an interrupt."""
     agent = stage.agent(Use("slow", name="x"))
-    async with serve_agent(agent) as server, open_chat(kind, server.url) as chat:
+    async with (
+        serve_agent(agent, Bridges(stop="cancel")) as server,
+        open_chat(kind, server.url) as chat,
+    ):
         await chat.send("Go.")
         await stage.start("x").wait()
+        run = await server.get_only_run()
+        if kind == AG_UI:
+            await run.pause(now=True, actor="ada")
+            assert (await chat.wait_for_end()).phase == "paused"
         await chat.cancel()
-        assert (await chat.wait_for_end()).phase == "cancelled"
-        (cancel,) = await read_entries(await server.get_only_run(), CancelRequested)
+        if kind != COPILOTKIT:  # it does not read on after its stop button
+            assert (await chat.wait_for_end()).phase == "cancelled"
+        await run.until("cancelled")
+        (cancel,) = await read_entries(run, CancelRequested)
         assert cancel.by == "olga"
         assert stage.completed == []
 
@@ -328,7 +340,7 @@ async def test_a_reloaded_client_gets_the_reply_from_its_beginning_and_follows_i
         await first.send("Go.")
         await stage.start("x").wait()
         async with open_chat(kind, server.url, like=first) as second:
-            if kind != AG_UI:  # there, the request that loads the thread follows it
+            if kind not in {AG_UI, COPILOTKIT}:  # to load a thread is to follow it there
                 await second.load()
             await second.follow()
             if kind != MCP:  # there, a call is no stream of the server
@@ -434,3 +446,143 @@ async def test_a_thread_goes_on_after_a_restart_of_the_server(
         reply = await after.wait_for_end()
         assert reply.phase == "completed"
         assert "It was this one." in reply.text
+
+
+@each_protocol()
+async def test_a_working_run_goes_on_after_a_restart_of_the_server(
+    serve_agent: ServeAgent, stage: ControllableTools, kind: str
+) -> None:
+    """The next server drives it again, and the client of the thread redirects it."""
+    agent = stage.agent(Use("read", name="x"), conclude_from_user)
+    async with serve_agent(agent) as server, open_chat(kind, server.url) as before:
+        await before.send("Go.")
+        await stage.start("x").wait()
+    async with (
+        serve_agent(agent) as server,
+        open_chat(kind, server.url, like=before) as after,
+    ):
+        await after.send("Be brief.")
+        await wait_for_entry(await server.get_only_run(), RedirectRequested)
+        stage.gate("x").set()
+        reply = await after.wait_for_end()
+        assert (reply.phase, reply.error) == ("completed", "")
+        assert "As you said: Be brief." in reply.text
+        assert stage.completed == ["x"]
+
+
+# ── the cases, and the table of the documentation ─────────────────────────────────────────
+
+CASES = {
+    "start": test_a_message_starts_a_run_whose_text_and_calls_are_streamed,
+    "stream": test_a_message_starts_a_run_whose_text_and_calls_are_streamed,
+    "tools": test_a_message_starts_a_run_whose_text_and_calls_are_streamed,
+    "hostile text": test_a_message_starts_a_run_whose_text_and_calls_are_streamed,
+    "ask": test_a_question_is_shown_and_answered,
+    "approve": test_the_user_decides_about_a_call,
+    "pause": test_a_client_pauses_the_run_and_resumes_it,
+    "resume": test_a_pause_keeps_the_text_and_the_client_resumes_with_an_instruction,
+    "redirect": test_a_message_of_a_second_client_redirects_the_working_run,
+    "cancel": test_a_client_cancels_the_run,
+    "reload": test_a_reloaded_client_gets_the_reply_from_its_beginning_and_follows_it,
+    "two clients": test_of_two_clients_that_decide_one_wins_and_the_other_is_told,
+    "another user": test_a_thread_belongs_to_its_user,
+    "another user's id": test_the_run_of_another_user_is_refused,
+    "dropped connection pauses": test_a_client_that_leaves_pauses_its_run_after_the_grace,
+    "dropped connection goes on": test_a_run_goes_on_without_its_client,
+    "server restart": test_a_working_run_goes_on_after_a_restart_of_the_server,
+}
+"""Case that each adapter must pass → its test in this suite."""
+
+CONTROL_CASES = ("pause", "resume", "redirect", "cancel", "approve")
+
+ROWS = {
+    "MCP": MCP,
+    "AI SDK": AI_SDK,
+    "OpenAI responses": RESPONSES,
+    "OpenAI chat completions": COMPLETIONS,
+    "AG-UI": AG_UI,
+    "CopilotKit": COPILOTKIT,
+    "A2A": A2A,
+}
+"""Row of the table of controls → protocol."""
+
+OTHER_WAYS = {
+    "cancel the task": "test_mcp_server.py test_a_task_is_paused_by_a_tool_and_cancelled",
+    "a form": "test_mcp_server.py test_an_approval_is_given_through_a_form",
+    "`regenerate()`": "test_ai_sdk.py test_a_failed_run_is_an_error_and_regenerate_resumes_it",
+    'data `{"approved": true}`': (
+        "test_a2a.py test_a_message_answers_a_question_and_gives_an_approval"
+    ),
+    "the word `approve`": (
+        "test_openai.py test_an_approval_needs_an_explicit_word_and_names_the_way_to_answer"
+    ),
+    "the next message": (
+        "test_agui.py"
+        " test_a_client_before_1_0_gets_a_custom_pause_event_and_resumes_by_a_message"
+    ),
+}
+"""A second way in a cell of the table → the test of it."""
+
+
+def list_kinds(case: str) -> dict[str, bool]:
+    """Return each protocol, and whether the suite runs the case for it."""
+    (mark,) = [
+        mark
+        for mark in CASES[case].pytestmark  # type: ignore[attr-defined]  # set by the marks
+        if mark.name == "parametrize" and mark.args[0] == "kind"
+    ]
+    return {param.values[0]: not param.marks for param in mark.args[1]}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_case_runs_for_each_protocol_or_the_reason_is_listed(case: str) -> None:
+    kinds = list_kinds(case)
+    assert list(kinds) == list(OPENERS)
+    if case not in {"dropped connection pauses", "dropped connection goes on"}:
+        assert sum(kinds.values()) >= 3
+
+
+def test_each_protocol_has_a_case_for_a_dropped_connection() -> None:
+    pauses, goes_on = (
+        list_kinds("dropped connection pauses"),
+        list_kinds("dropped connection goes on"),
+    )
+    # The client of CopilotKit drops no stream but by its stop button, which is the pause.
+    assert {kind for kind in OPENERS if not (pauses[kind] or goes_on[kind])} == {COPILOTKIT}
+
+
+def read_control_table() -> dict[str, dict[str, str]]:
+    """Return the table of controls in the documentation: row → control → cell."""
+    page = (ROOT / "docs/guides/front-ends.md").read_text()
+    section = page.partition("## The controls in each protocol")[2].partition("\n## ")[0]
+    header, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("|")
+    ]
+    assert tuple(header[1:]) == CONTROL_CASES
+    return {row[0].strip("*"): dict(zip(header[1:], row[1:], strict=True)) for row in rows}
+
+
+def test_the_table_of_controls_has_a_cell_for_each_control_that_the_suite_uses() -> None:
+    """A cell is empty if the suite skips the control for that protocol, and only then."""
+    table = read_control_table()
+    native = table.pop("HTTP, Python, elements")
+    assert all(hasattr(Run, control) for control in native)
+    assert list(table) == list(ROWS)
+    for control in CONTROL_CASES:
+        kinds = list_kinds(control)
+        filled = {ROWS[row]: bool(cells[control]) for row, cells in table.items()}
+        assert filled == {kind: kinds[kind] for kind in filled}, control
+
+
+def test_each_second_way_in_the_table_of_controls_has_a_test() -> None:
+    found = set()
+    for row, cells in read_control_table().items():
+        for cell in cells.values() if row in ROWS else ():
+            found |= {way.strip() for way in cell.split(", or ")[1:]}
+    assert found == set(OTHER_WAYS)
+    for reference in OTHER_WAYS.values():
+        file, name = reference.split()
+        text = (ROOT / "tests/scenarios/protocols" / file).read_text()
+        assert f"async def {name}(" in text
