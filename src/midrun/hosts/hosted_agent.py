@@ -234,7 +234,7 @@ class HostedAgent(Agent):
         self.ungated_tools: Final = ungated_tools
         self._find_unlisted_tool = find_unlisted_tool
         # The tools of a framework run with the environment of their program, and the module of
-        # a tool often makes the agent as well, with a model that needs a key (ADR 0060).
+        # a tool often makes the agent as well, with a model that needs a key (ADR 0059).
         # The tools of a process are declared in Midrun.
         options = HostOptions() if framework == "process" else HostOptions(tool_env="inherit")
         options.update(hosting.options)
