@@ -166,13 +166,7 @@ async def call_model(
             spent=partial_reply.spent,
         )
     if open_stream is not None and _lacks_price(state, partial_reply.spent):
-        return CallFailed(
-            call=call.id,
-            error=NO_PRICE_TEXT,
-            code="no_price",
-            spent=partial_reply.spent,
-            text="".join(partial_reply.text_pieces),
-        )
+        return _make_price_failure(in_flight, partial_reply)
     finished, refused = partial_reply.finished.reply, partial_reply.refused_tools
     reply = _complete_uses(agent, state, finished, refused)
     return CallDone(
@@ -410,6 +404,17 @@ def _check_usage(spent: Spend | None) -> Spend | None:
     if spent is None or spent.tokens < 0 or spent.cost < 0:
         return None
     return spent
+
+
+def _make_price_failure(in_flight: InFlightCall, partial_reply: _PartialReply) -> CallFailed:
+    """Return the outcome of a call whose reply a cap on the cost cannot count."""
+    return CallFailed(
+        call=in_flight.call.id,
+        error=NO_PRICE_TEXT,
+        code="no_price",
+        spent=partial_reply.spent,
+        text="".join(partial_reply.text_pieces),
+    )
 
 
 def _lacks_price(state: State, spent: Spend | None) -> bool:
