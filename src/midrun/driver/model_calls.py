@@ -159,12 +159,7 @@ async def call_model(
         failure = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
         return _make_model_failure(context, in_flight, failure, partial_reply, model_count)
     if partial_reply.finished is None:
-        return CallAborted(
-            call=call.id,
-            text="".join(partial_reply.text_pieces),
-            thinking="".join(partial_reply.thinking_pieces),
-            spent=partial_reply.spent,
-        )
+        return _make_abort(in_flight, partial_reply)
     if open_stream is not None and _lacks_price(state, partial_reply.spent):
         return _make_price_failure(in_flight, partial_reply)
     finished, refused = partial_reply.finished.reply, partial_reply.refused_tools
@@ -404,6 +399,16 @@ def _check_usage(spent: Spend | None) -> Spend | None:
     if spent is None or spent.tokens < 0 or spent.cost < 0:
         return None
     return spent
+
+
+def _make_abort(in_flight: InFlightCall, partial_reply: _PartialReply) -> CallAborted:
+    """Return the outcome of a call that was stopped, with its text so far."""
+    return CallAborted(
+        call=in_flight.call.id,
+        text="".join(partial_reply.text_pieces),
+        thinking="".join(partial_reply.thinking_pieces),
+        spent=partial_reply.spent,
+    )
 
 
 def _make_price_failure(in_flight: InFlightCall, partial_reply: _PartialReply) -> CallFailed:
