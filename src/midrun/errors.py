@@ -47,18 +47,14 @@
         └── StoreClosed
 
 `code` is stable and unique; branch on it or on the class, never on the text. All fields are in
-`args`, so every error pickles. A pause is an entry, not an error.
-
-Texts have the form *Cannot X: reason. Do Y.* Some of them are stored as the error of a call,
-where the model reads them, too.
+`args`, so every error pickles. A pause is an entry, not an error. Texts have the form *Cannot
+X: reason. Do Y.* Some are stored as the error of a call, where the model reads them, too.
 """
 
 from inspect import Parameter, Signature
 from typing import ClassVar, Final, dataclass_transform
 
 from midrun.refusal_texts import VERB_BY_CONTROL, explain_refusal
-
-# The root of the tree.
 
 
 @dataclass_transform(eq_default=False)
@@ -245,21 +241,15 @@ class ModelFailed(MidrunError):
 
 
 class ContextFailed(MidrunError):
-    """The function that `context=` names raised, or its context manager could not be entered.
-
-    The function of the call has not run. `declared_in` names the agent, `problem` the error of
-    the function.
-    """
+    """The function of `context=` raised, so the call was not made; `declared_in` names it."""
 
     code = "context_failed"
     declared_in: str
     problem: str
 
     def __str__(self) -> str:
-        return (
-            f"Cannot open the context of {self.declared_in}: {_end(self.problem)} "
-            "The next call opens it again."
-        )
+        opening = f"Cannot open the context of {self.declared_in}: {_end(self.problem)}"
+        return f"{opening} The next call opens it again."
 
 
 class OutcomeUnknown(MidrunError):
@@ -615,10 +605,9 @@ class NoRoom(StoreError):
     most: int
 
     def __str__(self) -> str:
-        return (
-            f"Cannot drive run {self.run} yet: the limit of {self.most} runs for {self.scope} "
-            "is reached. Wait until one of them rests, or raise the limit."
-        )
+        problem = f"the limit of {self.most} runs for {self.scope} is reached"
+        advice = "Wait until one of them rests, or raise the limit."
+        return f"Cannot drive run {self.run} yet: {problem}. {advice}"
 
 
 class QuotaReached(StoreError):
@@ -632,12 +621,10 @@ class QuotaReached(StoreError):
     most: int
 
     def __str__(self) -> str:
-        tenant = f"tenant {self.tenant}" if self.tenant else "the default tenant"
-        whose = f"user {self.owner} in {tenant}" if self.owner else tenant
-        return (
-            f"Cannot start run {self.run}: the quota of {whose} is used up, {self.quota} is at "
-            f"{self.most}. Wait until a run ends or is older, or raise the quota."
-        )
+        user = f"user {self.owner} in " if self.owner else ""
+        whose = f"{user}tenant {self.tenant}" if self.tenant else f"{user}the default tenant"
+        problem = f"the quota of {whose} is used up, {self.quota} is at {self.most}"
+        return f"Cannot start run {self.run}: {problem}. Wait, or raise the quota."
 
 
 class HaltInForce(StoreError):
@@ -650,10 +637,9 @@ class HaltInForce(StoreError):
     by: str
 
     def __str__(self) -> str:
-        return (
-            f"Cannot start a call of run {self.run}: {self.by} halted {self.scope!r} "
-            f"({self.reason}). Wait until an operator lifts the halt."
-        )
+        problem = f"{self.by} halted {self.scope!r} ({self.reason})"
+        advice = "Wait until an operator lifts the halt."
+        return f"Cannot start a call of run {self.run}: {problem}. {advice}"
 
 
 class KindRefused(StoreError):

@@ -169,13 +169,7 @@ async def call_model(
     if partial_reply.finished is None:
         return _end_unfinished_reply(context, agent, in_flight, partial_reply, model_count)
     if open_stream is not None and _lacks_price(state, partial_reply.spent):
-        return CallFailed(
-            call=call.id,
-            error=NO_PRICE_TEXT,
-            code="no_price",
-            spent=partial_reply.spent,
-            text="".join(partial_reply.text_pieces),
-        )
+        return _make_price_failure(in_flight, partial_reply)
     finished, refused = partial_reply.finished.reply, partial_reply.refused_tools
     reply = _complete_uses(agent, state, finished, refused)
     return CallDone(
@@ -196,12 +190,7 @@ def _end_unfinished_reply(
     if not in_flight.stop_reason:
         failure = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
         return _make_model_failure(context, in_flight, failure, partial_reply, model_count)
-    return CallAborted(
-        call=in_flight.call.id,
-        text="".join(partial_reply.text_pieces),
-        thinking="".join(partial_reply.thinking_pieces),
-        spent=partial_reply.spent,
-    )
+    return _make_abort(in_flight, partial_reply)
 
 
 class _ReplyStream:
@@ -431,6 +420,27 @@ def _check_usage(spent: Spend | None) -> Spend | None:
     if spent is None or spent.tokens < 0 or spent.cost < 0:
         return None
     return spent
+
+
+def _make_abort(in_flight: InFlightCall, partial_reply: _PartialReply) -> CallAborted:
+    """Return the outcome of a call that was stopped, with its text so far."""
+    return CallAborted(
+        call=in_flight.call.id,
+        text="".join(partial_reply.text_pieces),
+        thinking="".join(partial_reply.thinking_pieces),
+        spent=partial_reply.spent,
+    )
+
+
+def _make_price_failure(in_flight: InFlightCall, partial_reply: _PartialReply) -> CallFailed:
+    """Return the outcome of a call whose reply a cap on the cost cannot count."""
+    return CallFailed(
+        call=in_flight.call.id,
+        error=NO_PRICE_TEXT,
+        code="no_price",
+        spent=partial_reply.spent,
+        text="".join(partial_reply.text_pieces),
+    )
 
 
 def _lacks_price(state: State, spent: Spend | None) -> bool:

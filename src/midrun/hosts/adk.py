@@ -59,7 +59,7 @@ from midrun.codec.strict_json import normalize_json
 from midrun.core.transcript import Turn
 from midrun.core.values import Json, Reply, RequestedCall
 from midrun.errors import Misconfigured, ModelFailed
-from midrun.hosts.adk_session import RESULT_KEY, Conversation, State, find_transfer
+from midrun.hosts.adk_session import RESULT_KEY, AdkConversation, State, find_transfer
 from midrun.hosts.hosted_agent import (
     OPEN_SCHEMA,
     OUTPUT_WITH_CALLS_TEXT,
@@ -251,7 +251,7 @@ class _Opener:
 
     @asynccontextmanager
     async def open(
-        self, run_id: str, attempt_id: str, conversation: Conversation
+        self, run_id: str, attempt_id: str, conversation: AdkConversation
     ) -> AsyncIterator[InvocationContext]:
         """Open an invocation with a session in memory, and the services of the context.
 
@@ -409,7 +409,7 @@ class _ToolBox:
         self, name: str, arguments: dict[str, object], call: Call, *, is_gated: bool
     ) -> Json:
         last = find_asking_turn(call.transcript)
-        conversation = Conversation(self._opener.root, call.transcript[:last])
+        conversation = AdkConversation(self._opener.root, call.transcript[:last])
         if last is not None:
             conversation.apply_reply(call.transcript[last])
         id_ = call.tool_call_id or call.key
@@ -580,7 +580,7 @@ class _StepModel(StepHostModel):
         if not prompt.runtime_request and (end := self._find_end(last)) is not None:
             yield Finished(reply=Reply(text=end))
             return
-        conversation = Conversation(self._opener.root, prompt.transcript, prompt.files)
+        conversation = AdkConversation(self._opener.root, prompt.transcript, prompt.files)
         changes: dict[str, object] = {}
         if last is not None and last.role != "user" and not find_transfer(last.uses):
             changes["before_agent_callback"] = None  # it has run for this message of a person

@@ -29,7 +29,7 @@ HISTORY_ID: Final = "history"
 """The invocation of the events of earlier calls. The framework does not resume them."""
 
 
-class Conversation:
+class AdkConversation:
     """The transcript as events and state of a session, and the agent that is asked next."""
 
     def __init__(

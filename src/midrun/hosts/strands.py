@@ -78,7 +78,7 @@ from midrun.hosts.hosted_agent import (
     make_foreign_failure,
     stream_in_task,
 )
-from midrun.hosts.strands_messages import RESULT_KEY, Blocks, Conversation, State
+from midrun.hosts.strands_messages import RESULT_KEY, Blocks, State, StrandsConversation
 from midrun.models.prices import make_bedrock_spend
 from midrun.models.prompt_texts import (
     CONTINUE_NOTE,
@@ -190,7 +190,7 @@ def _find_unsupported(agent: Agent) -> str:
 # ── the copy of the agent for one call ───────────────────────────────────────
 
 
-def _copy_agent(agent: Agent, conversation: Conversation) -> Agent:
+def _copy_agent(agent: Agent, conversation: StrandsConversation) -> Agent:
     """Return the agent for one call, with everything of its own that a call changes."""
     made = copy.copy(agent)
     made.messages = conversation.messages
@@ -238,7 +238,7 @@ class _Step:
     def __init__(
         self,
         agent: Agent,
-        conversation: Conversation,
+        conversation: StrandsConversation,
         context: object,
         answers: QuestionAnswers | None = None,
     ) -> None:
@@ -360,7 +360,7 @@ class _ToolBox:
     async def _call_tool(self, name: str, arguments: dict[str, object], call: Call) -> Json:
         last = find_asking_turn(call.transcript)
         turn = None if last is None else call.transcript[last]
-        conversation = Conversation(self._agent, call.transcript[:last])
+        conversation = StrandsConversation(self._agent, call.transcript[:last])
         if turn is not None and isinstance(turn.opaque, dict) and "state" in turn.opaque:
             conversation.state = cast("State", copy.deepcopy(turn.opaque["state"]))
         conversation.apply_changes(turn.uses if turn else ())
@@ -473,7 +473,7 @@ class _StepModel(StepHostModel):
         if not prompt.runtime_request and (end := self._find_end(last)) is not None:
             yield Finished(reply=Reply(text=end))
             return
-        conversation = Conversation(self._agent, prompt.transcript, prompt.files)
+        conversation = StrandsConversation(self._agent, prompt.transcript, prompt.files)
         if prompt.runtime_request:
             conversation.add_text(mark_runtime_text(prompt.runtime_request))
         elif conversation.messages[-1]["role"] == "assistant":
@@ -518,7 +518,7 @@ class _ModelStep(_Step):
     """The step of a model call: pieces of the reply, then the reply as the loop takes it."""
 
     def __init__(
-        self, agent: Agent, conversation: Conversation, context: object, model: str
+        self, agent: Agent, conversation: StrandsConversation, context: object, model: str
     ) -> None:
         super().__init__(agent, conversation, context)
         self._model = model

@@ -32,7 +32,7 @@ IMAGE_TYPES: Final = {f"image/{name}": name for name in ("png", "jpeg", "gif", "
 PDF_TYPE: Final = "application/pdf"
 
 
-class Conversation:
+class StrandsConversation:
     """The transcript as messages and state of the agent."""
 
     def __init__(
