@@ -312,19 +312,11 @@ class CallDispatcher:
         if in_flight.operation == "call" and call.call_kind == "model":
             if agent.name not in self._agent.family:
                 return CloseCall(epoch=epoch, outcome=self._make_agent_missing(call))
-            return CloseCall(
-                epoch=epoch,
-                outcome=await call_model(
-                    context,
-                    agent,
-                    in_flight,
-                    state,
-                    # A hosted program opens the streams of its model calls itself.
-                    None
-                    if self._program is None
-                    else partial(self._program.open_stream, call, state),
-                ),
-            )
+            # A hosted program opens the streams of its model calls itself.
+            program = self._program
+            open_stream = None if program is None else partial(program.open_stream, call, state)
+            outcome = await call_model(context, agent, in_flight, state, open_stream)
+            return CloseCall(epoch=epoch, outcome=outcome)
         if in_flight.operation == "call" and call.call_kind == "child":
             return await run_child(context, agent, in_flight, state)
         if in_flight.operation == "call" and in_flight.tool is PLAN_TOOL:

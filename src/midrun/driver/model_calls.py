@@ -128,7 +128,6 @@ async def call_model(
     call = in_flight.call
     partial_reply = _PartialReply()
     model_count, fallback = 1, ""
-    work: Callable[[], Awaitable[object]]
     try:
         reply_stream = _ReplyStream(context, in_flight, state, partial_reply)
         if open_stream is None:
@@ -137,10 +136,11 @@ async def call_model(
             model = models[choose_model(call.model_failures, model_count) or 0]
             name = model.name
             # Without a `Call` there is no context to open, and one coroutine less to wake up.
-            if agent.model_calls_need_context:
-                work = partial(_call_agent_model, agent, model, reply_stream)
-            else:
-                work = partial(_read_checked_reply, agent, model, reply_stream, None)
+            work: Callable[[], Awaitable[object]] = (
+                partial(_call_agent_model, agent, model, reply_stream)
+                if agent.model_calls_need_context
+                else partial(_read_checked_reply, agent, model, reply_stream, None)
+            )
             fallback = "" if model is models[0] else name
         else:
             name = "of the program"
@@ -172,11 +172,8 @@ async def call_model(
         )
     finished, refused = partial_reply.finished.reply, partial_reply.refused_tools
     reply = _complete_uses(agent, state, finished, refused)
-    return CallDone(
-        call=call.id,
-        reply=replace(reply, model=fallback) if fallback else reply,
-        spent=partial_reply.spent,
-    )
+    reply = replace(reply, model=fallback) if fallback else reply
+    return CallDone(call=call.id, reply=reply, spent=partial_reply.spent)
 
 
 class _ReplyStream:

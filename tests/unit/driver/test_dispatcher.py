@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from bench.durable_step import count_calls
 from midrun import NOT_DONE, Agent, Call, tool
 from midrun.agents.builtin_tools import PLAN_TOOL
 from midrun.core.driver_inputs import (
@@ -678,3 +679,16 @@ async def test_close_stops_all_calls_and_submits_nothing_more(
 
 def _make_started(call: str) -> CallStarted:
     return CallStarted(call=CallId(call), call_kind="tool", attempt=1, seen=0)  # type: ignore[arg-type]  # a seq
+
+
+STEP_MAX_CALLS = 470
+"""Python calls in a durable step: a model call, a tool call, and two commits in SQLite."""
+
+
+def test_a_durable_step_makes_few_python_calls() -> None:
+    """A feature that a run does not use costs its steps nothing.
+
+    The count does not depend on the speed of the machine. `python -m bench durable_step` shows
+    it by package.
+    """
+    assert count_calls().quietest_step <= STEP_MAX_CALLS

@@ -6,7 +6,6 @@ from datetime import timedelta
 import anyio
 import pytest
 
-from bench.durable_step import count_calls
 from midrun import Agent, Call, File, OutcomeUnknown, pause_here, tool
 from midrun.codec import snapshot as snapshots
 from midrun.core.controls import Cancel, Control, ForcePause, Pause, Say
@@ -794,16 +793,3 @@ async def test_the_files_of_a_run_are_in_memory_only_while_it_is_driven(
     await loop.run()
     assert cached == [File("a.png", "image/png", b"PNG").ref.hash]
     assert not parts.context.file_cache
-
-
-STEP_MAX_CALLS = 470
-"""Python calls in a durable step: a model call, a tool call, and two commits in SQLite."""
-
-
-def test_a_durable_step_makes_few_python_calls() -> None:
-    """A feature that a run does not use costs its steps nothing.
-
-    The count does not depend on the speed of the machine. `python -m bench durable_step` shows
-    it by package.
-    """
-    assert count_calls().quietest_step <= STEP_MAX_CALLS
