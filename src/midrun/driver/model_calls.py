@@ -164,12 +164,7 @@ async def call_model(
         failure = ModelFailed(agent.name, "broken_stream", "it ended without an end", True)  # noqa: FBT003 - transient
         return _make_model_failure(context, in_flight, failure, partial_reply, model_count)
     if partial_reply.finished is None:
-        return CallAborted(
-            call=call.id,
-            text="".join(partial_reply.text_pieces),
-            thinking="".join(partial_reply.thinking_pieces),
-            spent=partial_reply.spent,
-        )
+        return _make_abort(in_flight, partial_reply)
     finished, refused = partial_reply.finished.reply, partial_reply.refused_tools
     reply = _complete_uses(agent, state, finished, refused)
     reply = replace(reply, model=fallback) if fallback else reply
@@ -372,6 +367,16 @@ def _make_model_failure(
         lasting=lasting and can_retry,
         retry_at=retry_time,
         text="".join(partial_reply.text_pieces),
+    )
+
+
+def _make_abort(in_flight: InFlightCall, partial_reply: _PartialReply) -> CallAborted:
+    """Return the outcome of a call that was stopped, with the text and thinking so far."""
+    return CallAborted(
+        call=in_flight.call.id,
+        text="".join(partial_reply.text_pieces),
+        thinking="".join(partial_reply.thinking_pieces),
+        spent=partial_reply.spent,
     )
 
 
