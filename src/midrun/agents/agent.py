@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as replace_fields
 from datetime import timedelta
+from functools import cached_property
 from hashlib import sha256
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NoReturn, cast
@@ -184,8 +185,9 @@ class Agent:
         self.max_parallel: Final = max_parallel
         self.handoffs: Final = handoffs
         _check_declaration(self)
-        where = f"agent {name}"
-        self.tool_environment: Final = declare_environment(where, "tool_env", tool_env)
+        self.tool_environment: Final = declare_environment(
+            f"agent {name}", "tool_env", tool_env
+        )
         deferred = declare_deferred(name, deferred_tools)
         self.tools: Final = _index_tools(self, (*tools, *deferred))
         self.offered_tools: Final = OfferedTools(self.tools, deferred)
@@ -196,9 +198,6 @@ class Agent:
         self.specs: Final = _list_specs(self)
         self.context_source: Final = _declare_context(self, context)
         self._instructions_function: Final = _declare_instructions(self)
-        functions = (self.offered_tools, self.output, self._instructions_function)
-        # Whether a function that takes a `Call` runs in the model calls of this agent.
-        self.model_calls_need_context: Final = any(f.takes_call for f in functions if f)
         self._instructions_max_chars = 0  # of the longest text that the function returned
         self.fingerprint: Final = _make_fingerprint(self)
 
@@ -241,6 +240,12 @@ class Agent:
         """The first line of its instructions; "" if a function makes them."""
         text = self.instructions
         return text.partition("\n")[0] if isinstance(text, str) else ""
+
+    @cached_property
+    def model_calls_need_context(self) -> bool:
+        """Whether a function that takes a `Call` runs in the model calls of this agent."""
+        functions = (self.offered_tools, self.output, self._instructions_function)
+        return any(function.takes_call for function in functions if function)
 
     async def make_instructions(self, call: Call | None) -> str:
         """Return the system prompt of a model call; call the function that makes it.

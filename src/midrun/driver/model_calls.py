@@ -134,7 +134,6 @@ async def call_model(
     call = in_flight.call
     partial_reply = _PartialReply()
     model_count, fallback = 1, ""
-    work: Callable[[], Awaitable[object]]
     try:
         reply_stream = _ReplyStream(context, in_flight, state, partial_reply)
         if open_stream is None:
@@ -143,10 +142,11 @@ async def call_model(
             model = models[choose_model(call.model_failures, model_count) or 0]
             name = model.name
             # Without a `Call` there is no context to open, and one coroutine less to wake up.
-            if agent.model_calls_need_context:
-                work = partial(_call_agent_model, agent, model, reply_stream)
-            else:
-                work = partial(_read_checked_reply, agent, model, reply_stream, None)
+            work: Callable[[], Awaitable[object]] = (
+                partial(_call_agent_model, agent, model, reply_stream)
+                if agent.model_calls_need_context
+                else partial(_read_checked_reply, agent, model, reply_stream, None)
+            )
             fallback = "" if model is models[0] else name
         else:
             name = "of the program"
@@ -172,11 +172,8 @@ async def call_model(
         return _make_price_failure(in_flight, partial_reply)
     finished, refused = partial_reply.finished.reply, partial_reply.refused_tools
     reply = _complete_uses(agent, state, finished, refused)
-    return CallDone(
-        call=call.id,
-        reply=replace(reply, model=fallback) if fallback else reply,
-        spent=partial_reply.spent,
-    )
+    reply = replace(reply, model=fallback) if fallback else reply
+    return CallDone(call=call.id, reply=reply, spent=partial_reply.spent)
 
 
 def _end_unfinished_reply(
@@ -392,6 +389,16 @@ def _make_model_failure(
     )
 
 
+def _make_abort(in_flight: InFlightCall, partial_reply: _PartialReply) -> CallAborted:
+    """Return the outcome of a call that was stopped, with the text and thinking so far."""
+    return CallAborted(
+        call=in_flight.call.id,
+        text="".join(partial_reply.text_pieces),
+        thinking="".join(partial_reply.thinking_pieces),
+        spent=partial_reply.spent,
+    )
+
+
 def _make_function_failure(
     in_flight: InFlightCall, error: Exception, partial_reply: _PartialReply
 ) -> CallFailed:
@@ -420,16 +427,6 @@ def _check_usage(spent: Spend | None) -> Spend | None:
     if spent is None or spent.tokens < 0 or spent.cost < 0:
         return None
     return spent
-
-
-def _make_abort(in_flight: InFlightCall, partial_reply: _PartialReply) -> CallAborted:
-    """Return the outcome of a call that was stopped, with its text so far."""
-    return CallAborted(
-        call=in_flight.call.id,
-        text="".join(partial_reply.text_pieces),
-        thinking="".join(partial_reply.thinking_pieces),
-        spent=partial_reply.spent,
-    )
 
 
 def _make_price_failure(in_flight: InFlightCall, partial_reply: _PartialReply) -> CallFailed:

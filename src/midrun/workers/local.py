@@ -199,8 +199,7 @@ class LocalWorker:
             ):
                 self._task_group = tasks
                 heartbeat.on_renewed = zygote.set_deadline
-                user_tasks = UserTasks(tasks)
-                call_contexts = CallContexts(tasks)
+                user_tasks, call_contexts = UserTasks(tasks), CallContexts(tasks)
                 self._context = DriverContext(
                     store=self._store,
                     heartbeat=heartbeat,

@@ -137,6 +137,25 @@ async def release_lock(call: Call, args: dict[str, str], result: object) -> None
     """Release a lock."""
 
 
+@tool(approve=True)
+async def send(to: str, copies: int = 1) -> str:
+    """Send."""
+    return f"sent to {to}" + (f", {copies} times" if copies > 1 else "")
+
+
+@tool(read_only=True)
+async def show_notice(call: Call) -> str:
+    """Show an artifact."""
+    await call.show("notice.md", "text/markdown", "# Trees\n\nEmpty places: 12\nPlaces: 34")
+    return "shown"
+
+
+@tool(approve=True)
+async def publish(name: str, content: str) -> str:
+    """Publish."""
+    return f"published {name}: {content}"
+
+
 @asynccontextmanager
 async def open_bar(
     *turns: object, columns: int = 100, stop: Stop | None = None, delay: float = 0.0
@@ -161,22 +180,6 @@ async def open_bar(
     async def lock(name: str) -> str:
         """Lock."""
         return f"locked {name}"
-
-    @tool(approve=True)
-    async def send(to: str, copies: int = 1) -> str:
-        """Send."""
-        return f"sent to {to}" + (f", {copies} times" if copies > 1 else "")
-
-    @tool(read_only=True)
-    async def show_notice(call: Call) -> str:
-        """Show an artifact."""
-        await call.show("notice.md", "text/markdown", "# Trees\n\nEmpty places: 12\nPlaces: 34")
-        return "shown"
-
-    @tool(approve=True)
-    async def publish(name: str, content: str) -> str:
-        """Publish."""
-        return f"published {name}: {content}"
 
     @tool
     async def poll(call: Call) -> Json:
