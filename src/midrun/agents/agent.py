@@ -172,7 +172,8 @@ class Agent:
         self.model: Final = model
         self.base_url: Final = base_url
         self.fallback: Final = fallback
-        settings = check_model_settings(f"agent {name}", model_settings)
+        where = f"agent {name}"
+        settings = check_model_settings(where, model_settings)
         self.model_settings: Final = settings or ModelSettings()
         self.instructions: Final = instructions
         self.stop: Final = stop
@@ -185,9 +186,7 @@ class Agent:
         self.max_parallel: Final = max_parallel
         self.handoffs: Final = handoffs
         _check_declaration(self)
-        self.tool_environment: Final = declare_environment(
-            f"agent {name}", "tool_env", tool_env
-        )
+        self.tool_environment: Final = declare_environment(where, "tool_env", tool_env)
         deferred = declare_deferred(name, deferred_tools)
         self.tools: Final = _index_tools(self, (*tools, *deferred))
         self.offered_tools: Final = OfferedTools(self.tools, deferred)
