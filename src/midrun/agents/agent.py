@@ -317,7 +317,7 @@ class Agent:
         args = {} if args is None else args
         # The model of a hosted agent is not told of `why`; its tool may have an argument `why`.
         why, args = ("", args) if self.framework else split_why(args)
-        tool = tool or self.tools.get(use.tool)
+        tool = tool or self.find_tool(use.tool)
         return self._complete_traits(replace(use, args=args, why=why or use.why), tool)
 
     def _complete_traits(self, use: RequestedCall, tool: Tool | None) -> RequestedCall:

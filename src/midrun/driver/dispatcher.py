@@ -352,7 +352,7 @@ class CallDispatcher:
         own = self._program.get_tool(call) if self._program is not None else None
         return (
             own
-            or owner.tools.get(call.use.tool)
+            or owner.find_tool(call.use.tool)
             or owner.find_client_tool(state.run_started, call.use.tool)
         )
 

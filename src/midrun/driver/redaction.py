@@ -630,7 +630,7 @@ def add_reply_titles(
         case CloseCall(outcome=CallDone(reply=Reply(uses=(_, *_) as uses) as reply) as done):
             titled: list[RequestedCall] = []
             for use in uses:
-                tool = agent.tools.get(use.tool)
+                tool = agent.find_tool(use.tool)
                 has_title = use.title or (tool is not None and tool.title is not None)
                 titled.append(
                     add_title(secret_registry, run, agent, use, tool) if has_title else use
