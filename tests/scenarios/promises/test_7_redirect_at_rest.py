@@ -160,7 +160,7 @@ async def test_a_redirect_voids_an_approval_whose_call_has_not_started(
     (sealed,) = await read_entries(run, CallSealed)
     assert "the run was redirected" in sealed.why
     (applied,) = await read_entries(run, RedirectApplied)
-    assert (applied.minus, applied.plus) == ("send", NEW_INSTRUCTION)
+    assert (applied.minus, applied.plus) == ("Send", NEW_INSTRUCTION)
     assert [start.call_kind for start in await read_entries(run, CallStarted)] == [
         "model",
         "model",
