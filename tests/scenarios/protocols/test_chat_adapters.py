@@ -9,6 +9,7 @@ import pytest
 
 from midrun import Agent, Run, ask_human, tool
 from midrun.core.entries import (
+    CallStarted,
     CancelRequested,
     PauseRequested,
     RedirectRequested,
@@ -461,8 +462,11 @@ async def test_a_working_run_goes_on_after_a_restart_of_the_server(
         serve_agent(agent) as server,
         open_chat(kind, server.url, like=before) as after,
     ):
+        run = await server.get_only_run()
+        # Before its second start, the redirect would drop the call instead of waiting for it.
+        await wait_for_entry(run, CallStarted, 3)  # the model, and the tool in both servers
         await after.send("Be brief.")
-        await wait_for_entry(await server.get_only_run(), RedirectRequested)
+        await wait_for_entry(run, RedirectRequested)
         stage.gate("x").set()
         reply = await after.wait_for_end()
         assert (reply.phase, reply.error) == ("completed", "")

@@ -127,6 +127,7 @@ BODIES: Final[dict[str, list[dict[str, object]]]] = {
         _rpc("tasks/cancel", id="{run}"),
     ],
     "POST /a2a/{agent}/{rest:path}": [{}],
+    "DELETE /a2a/{agent}/{rest:path}": [{}],
     "POST /mcp": [
         _rpc("tools/call", name=name, arguments={"run": "{run}"})
         for name in ("midrun_status", "midrun_pause", "midrun_cancel", "midrun_list_runs")
