@@ -33,6 +33,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest
 MANY := -n $(JOBS) --randomly-seed=$(SEED)
+LONGEST_JOBS ?= $(JOBS)
 
 # `make coverage` requires 95 % of their lines and branches.
 COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors.py
@@ -59,14 +60,14 @@ check: lint types imports web ## two minutes: lint, types, imports, unit tests t
 	$(PYTEST) $(MANY) -m "not slow" $(FAST) $(ARGS)
 
 # Each check of the sources uses one core, so two run in parallel. Of the tests, two targets run
-# in parallel, too, because pages and databases wait often; each has two processes, because each
-# process imports all tests of its target. The longest come first. The log of a target is printed
-# when it ends.
+# in parallel, too, because pages and databases wait often. Each has two processes, because each
+# process imports all tests of its target; `tests`, which takes longest, has three. The longest
+# come first. The log of a target is printed when it ends.
 SOURCES := types bytecode package web site lint imports
 TESTS := tests browser postgres others examples
 test: $(READY) ## everything that CI runs, on the oldest and the newest supported Python
 	@$(MAKE) --jobs=2 SIDE_BY_SIDE=yes $(SOURCES)
-	@$(MAKE) --jobs=2 --output-sync=target SIDE_BY_SIDE=yes JOBS=2 $(TESTS)
+	@$(MAKE) --jobs=2 --output-sync=target SIDE_BY_SIDE=yes JOBS=2 LONGEST_JOBS=3 $(TESTS)
 	@echo "make test: PASSED. Python $(PYTHON_VERSION): all checks. Other versions: as listed above."
 
 fix: $(READY) ## apply automatic fixes and format the code
@@ -101,7 +102,7 @@ programs: $(READY) ## find or install programs for the tests: Chromium, pgbounce
 	@$(BIN)/python tools/programs.py
 
 tests: $(READY) programs ## the tests on Python 3.11, with the slow ones, without the page
-	$(PYTEST) $(MANY) -m "not nightly" --ignore=tests/browser $(ARGS)
+	$(PYTEST) $(MANY) -n $(LONGEST_JOBS) -m "not nightly" --ignore=tests/browser $(ARGS)
 
 # The browser tests share one event loop; other tests start their own, so they run apart.
 browser: $(READY) programs ## the tests of the page, in Chromium

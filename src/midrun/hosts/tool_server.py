@@ -9,8 +9,11 @@ The app checks no credential; its caller does.
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, Final, TypeAlias, cast
 
+import anyio
+from mcp.server import streamable_http
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -23,7 +26,8 @@ from mcp_types import (
     ToolAnnotations,
 )
 from mcp_types import Tool as Listed
-from starlette.types import ASGIApp
+from sse_starlette import EventSourceResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from midrun.agents.tool import Tool
 from midrun.codec.strict_json import normalize_json
@@ -66,8 +70,35 @@ async def open_tool_server(
     # Replies are streamed as events: the SDK sends pings while a call takes long, so that no
     # client gives it up.
     manager = StreamableHTTPSessionManager(server, stateless=True)
+
+    async def handle_request(scope: Scope, receive: Receive, send: Send) -> None:
+        _ignores_signals.set(True)  # in the context of this request
+        await manager.handle_request(scope, receive, send)
+
     async with manager.run():
-        yield manager.handle_request
+        yield handle_request
+
+
+_ignores_signals: Final = ContextVar("midrun_ignores_signals", default=False)
+
+
+class _EventStream(EventSourceResponse):
+    """A response of the SDK; in requests to `open_tool_server`, it does not end at a signal.
+
+    `sse_starlette`, which the SDK uses, ends streams when any server of the process has
+    received a signal to stop, and never resets that. A worker that drains still waits for its
+    calls: the process of a run would see its tool call broken off, and fail. The gateway ends
+    its requests itself when the program has stopped.
+    """
+
+    @staticmethod
+    async def _listen_for_exit_signal() -> None:
+        if _ignores_signals.get():
+            await anyio.sleep_forever()
+        await EventSourceResponse._listen_for_exit_signal()  # noqa: SLF001 - overridden here
+
+
+streamable_http.EventSourceResponse = _EventStream  # type: ignore[attr-defined]  # no option
 
 
 def _describe_tool(tool: Tool) -> Listed:

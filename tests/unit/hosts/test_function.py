@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from sse_starlette.sse import AppStatus
 
 from midrun import Agent, Cancelled, Completed, Failed, Midrun, Paused, traits
 from midrun.core.entries import CallDone, CallProposed
@@ -619,6 +620,20 @@ async def test_a_cap_on_cost_counts_the_replies_of_a_program(
             assert view.usage.cost_usd
             await run.resume(caps={"cost": 1.0})
             await run.until("completed")
+        assert billing.read_effects() == [1]
+
+
+async def test_a_process_gets_its_results_after_a_signal_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that drains waits for its calls; `sse_starlette` would cut their answers off."""
+    monkeypatch.setattr(AppStatus, "should_exit", True)
+    async with open_provider(ScriptedReply(charges=(1,)), DONE) as provider:
+        billing, made = Billing(tmp_path), "tests.unit.hosts.chat_process:make_process"
+        agent = make_hosted_agent(made, provider.url, billing, stop=None)
+        async with Midrun("memory://", agents=[agent]) as midrun:
+            run = await midrun.start(agent, "Charge 1")
+            assert (await run.until("completed", "failed")).phase == "completed"
         assert billing.read_effects() == [1]
 
 
