@@ -153,6 +153,7 @@ class LocalWorker:
         self._runs_to_recheck: set[RunId] = set()
         # Runs that cannot be driven, with the seq at which that was found. They are tried
         # again when their journal grows beyond it.
+        self._orphaned_halts: set[RunId] = set()  # see `_lift_orphaned_halts`
         self._undrivable_runs: dict[RunId, Seq] = {}
         self._all_runs_ended = anyio.Event()
         self._sweep_early = Wakeup()  # starts the next sweep early: a limit has a free place
@@ -545,16 +546,23 @@ class LocalWorker:
 
         Two crash windows lead here: a drive writes `RunHalted` just after the halt was removed,
         or the process that removed it died before it had lifted all runs.
+
+        `Midrun.lift` removes the halt first, and then lifts the runs in the operator's name. A
+        run is lifted here only if an earlier sweep has seen it, so that this process does not
+        come in between.
         """
         query = RunQuery(phases=(Phase.HALTED,), limit=SWEEP_MAX_RUNS)
         rows = (await self._store.list_runs(query)).items
         halts = await self._store.list_halts() if rows else ()
+        seen_before, self._orphaned_halts = self._orphaned_halts, set()
         for row in rows:
             if any(h.covers(row.run, row.head) for h in halts):
                 continue
             if row.head.parent and await self._is_halted(row.head.parent):
                 continue  # halted together with its parent, and lifted together with it
-            await self._guard_unreadable(row.run, self._lift_run)
+            self._orphaned_halts.add(row.run)
+            if row.run in seen_before:
+                await self._guard_unreadable(row.run, self._lift_run)
 
     async def _lift_run(self, run: RunId) -> None:
         state = await load_run_state(self._store, run)
