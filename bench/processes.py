@@ -1,7 +1,8 @@
 """Other processes of a measurement: `python -m bench.processes worker|server|watcher …`.
 
 - `worker STORE LEASE_S` drives runs, and prints when its waiting tool starts and is cancelled.
-- `fleet STORE` drives runs whose tool waits for `FLEET_WAIT_S` seconds.
+- `fleet STORE [TEMPORAL]` drives runs whose tool waits for `FLEET_WAIT_S` seconds. With the
+  address of a Temporal server, that decides which process drives a run.
 - `server STORE STEPS` serves the same agents with the token `TOKEN`, and prints its port.
 - `watcher PATH` prints the time of each change notification of a store in SQLite.
 
@@ -11,7 +12,7 @@ All processes of a machine share one monotonic clock.
 import sys
 import time
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 import anyio
 
@@ -24,11 +25,14 @@ from midrun.ports.environment import Environment
 from midrun.server import Limits, app
 from midrun.server.serve import UvicornServer, open_listener
 from midrun.stores.sqlite.store import SqliteStore
+from midrun.workers.local import RunPlacement
 
 TOKEN: Final = "a-token-for-the-bench-1234"  # noqa: S105 - of a server that runs for a minute
 WORKER_STEPS: Final = 20
 FLEET_STEPS: Final = 5
 FLEET_WAIT_S: Final = 10.0
+FLEET_MAX_RUNS: Final = 100_000
+"""The runs that Temporal gives one worker at most: more than any measurement has."""
 
 
 @tool(read_only=True)
@@ -81,9 +85,14 @@ def make_fleet_agent() -> Agent:
     return Agent("fleet", model=ScriptedModel(turn), tools=[wait_for_service])
 
 
-async def run_fleet_worker(store: str) -> None:
+async def run_fleet_worker(store: str, temporal: str = "") -> None:
     """Drive runs that wait, until killed."""
-    async with Midrun(store, agents=[make_fleet_agent()]):
+    engine: Literal["local"] | RunPlacement = "local"
+    if temporal:
+        from midrun.workers.temporal import Temporal  # noqa: PLC0415 - needs its extra
+
+        engine = Temporal(temporal, runs=FLEET_MAX_RUNS)
+    async with Midrun(store, agents=[make_fleet_agent()], engine=engine):
         print("ready", flush=True)
         await anyio.sleep_forever()
 
@@ -125,8 +134,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["worker", store, lease_s]:
             anyio.run(run_worker, store, lease_s)
-        case ["fleet", store]:
-            anyio.run(run_fleet_worker, store)
+        case ["fleet", store, *temporal]:
+            anyio.run(run_fleet_worker, store, "".join(temporal))
         case ["server", store, steps]:
             anyio.run(run_server, store, steps)
         case ["watcher", path]:

@@ -1,11 +1,12 @@
 """Postgres at scale: a fleet of workers, many stored runs, many watchers.
 
-    python -m bench.scale [fleet] [stored] [watchers] [LIVE STORED WATCHERS]
+    python -m bench.scale [fleet] [temporal] [stored] [watchers] [LIVE STORED WATCHERS]
 
 By default 10,000 live runs, 1,000,000 stored runs and 1,000 watchers. Without the name of a
-part, all three are measured. On two cores this takes about a quarter of an hour. Workers,
-server, Postgres and the benchmark share the cores of one machine, so that the CPU time of a
-step says more than the steps per second.
+part, all four are measured. `temporal` is the fleet again, with two workers; a Temporal server
+for development, in one process with SQLite, decides which of them drives a run. On two cores
+all parts take about half an hour. Workers, servers and the benchmark share the cores of one
+machine, so that the CPU time of a step says more than the steps per second.
 """
 
 import os
@@ -13,6 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Final
 
@@ -29,10 +31,13 @@ from midrun.ports.environment import read_wall_clock
 from midrun.ports.store import EndedQuery, RunQuery
 from midrun.stores.postgres.store import PostgresStore
 from midrun.testing.postgres import Postgres, running
+from midrun.testing.temporal import running as running_temporal
 
-PARTS: Final = ("fleet", "stored", "watchers")
-LIVE, STORED, WATCHERS = 10_000, 1_000_000, 1_000
+PARTS: Final = ("fleet", "temporal", "stored", "watchers")
+SIZES: Final = (10_000, 1_000_000, 1_000)
+"""Live runs, stored runs and watchers."""
 WORKER_COUNTS: Final = (1, 2, 4)
+TEMPORAL_WORKERS: Final = 2
 STARTERS: Final = 50
 SAMPLE_S: Final = 1.0
 REPEATS: Final = 20
@@ -52,7 +57,24 @@ async def measure_fleet(server: Postgres, live: int) -> list[Figure]:
     ]
 
 
-async def _measure_workers(server: Postgres, live: int, count: int) -> list[Figure]:
+async def measure_temporal(server: Postgres, live: int) -> list[Figure]:
+    """Measure the same steps with two workers, to which Temporal gives the runs."""
+    with TemporaryDirectory() as folder, running_temporal(Path(folder)) as temporal:
+        found = await _measure_workers(
+            server, live, TEMPORAL_WORKERS, temporal.address, temporal.pid
+        )
+        size = _read_folder_size(Path(folder))
+    written = Figure(
+        name="… bytes that Temporal's server stored for a run",
+        value=size / live / 1024,
+        unit="KiB",
+    )
+    return [*found, written]
+
+
+async def _measure_workers(
+    server: Postgres, live: int, count: int, temporal: str = "", temporal_pid: int = 0
+) -> list[Figure]:
     url = server.url()
     numbers = iter(range(live))
     async with Midrun(url, agents=[make_fleet_agent()], engine=None) as midrun:
@@ -61,9 +83,11 @@ async def _measure_workers(server: Postgres, live: int, count: int) -> list[Figu
             for number in numbers:
                 await midrun.start("fleet", f"task {number}")
 
-        with start_processes("fleet", url, count=count) as crew:
+        arguments = [url, temporal] if temporal else [url]
+        with start_processes("fleet", *arguments, count=count) as crew:
             workers = [worker.pid for worker in crew]
             busy = _read_fleet_cpu(server, workers)
+            placing = _read_cpu(temporal_pid)
             started = perf_counter()
             async with anyio.create_task_group() as tasks:
                 for _ in range(STARTERS):
@@ -75,8 +99,14 @@ async def _measure_workers(server: Postgres, live: int, count: int) -> list[Figu
                 after - before
                 for after, before in zip(_read_fleet_cpu(server, workers), busy, strict=True)
             )
+            placing = _read_cpu(temporal_pid) - placing
     steps = live * FLEET_STEPS
-    label = f"{count} worker{'s' * (count > 1)}"
+    label = f"{count} worker{'s' * (count > 1)}" + ", placed by Temporal" * bool(temporal)
+    placement = Figure(
+        name=f"… CPU of Temporal's server for a run, {label}",
+        value=placing / live * 1e3,
+        unit="ms",
+    )
     return [
         Figure(
             name=f"steps per second of {live:,} runs, {label}",
@@ -91,6 +121,7 @@ async def _measure_workers(server: Postgres, live: int, count: int) -> list[Figu
             unit="ms",
             detail=f"of the workers; Postgres {theirs / steps * 1e3:.2f} ms",
         ),
+        *([placement] if temporal else []),
     ]
 
 
@@ -116,6 +147,18 @@ async def _watch_progress(url: str, live: int) -> tuple[float, int]:
         for earlier, later in zip(samples, samples[10:], strict=False)
     ]
     return max(rates, default=0.0), most_held
+
+
+def _read_folder_size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def _read_cpu(pid: int) -> float:
+    """Return the seconds of CPU that a process has used; 0 for the pid 0."""
+    if not pid:
+        return 0.0
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
 
 def _read_fleet_cpu(server: Postgres, workers: Sequence[int]) -> tuple[float, float]:
@@ -281,6 +324,8 @@ async def _measure(parts: Sequence[str], live: int, stored: int, watchers: int) 
             found += await measure_watchers(server, watchers)
         if "fleet" in parts:
             found += await measure_fleet(server, live)
+        if "temporal" in parts:
+            found += await measure_temporal(server, live)
         if "stored" in parts:
             found += await measure_stored(server, stored)
     return found
@@ -290,8 +335,8 @@ def main() -> int:
     """Measure the parts that the command line names, and print their figures."""
     words = [word for word in sys.argv[1:] if not word.startswith("-")]
     parts = [word for word in words if not word.isdecimal()]
-    sizes = [int(word) for word in words if word.isdecimal()] or [LIVE, STORED, WATCHERS]
-    if not {*parts} <= {*PARTS} or len(sizes) != len(PARTS):
+    sizes = [int(word) for word in words if word.isdecimal()] or [*SIZES]
+    if not {*parts} <= {*PARTS} or len(sizes) != len(SIZES):
         sys.exit(__doc__)
     live, stored, watchers = sizes
     return print_figures(anyio.run(_measure, parts or PARTS, live, stored, watchers))

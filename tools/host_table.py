@@ -27,8 +27,8 @@ Results: TypeAlias = Mapping[tuple[str, str], str]
 
 INTRODUCTION: Final = """# Hosts and promises
 
-An agent of another framework is hosted unchanged, with `midrun.host(agent)`. This table shows
-which promises hold for it. Each cell is the result of a test of one contract suite,
+Which promises hold for an agent of another framework, which `midrun.host(agent)` hosts
+unchanged? The table shows it. Each cell is the result of a test of one contract suite,
 `midrun.testing.host_suite`: with a model server on a real socket that sees closed connections,
 and with processes that are killed. `python -m tools.host_table` runs the suites and writes this
 page; a test compares its rows, columns and versions with the suites.
@@ -46,9 +46,8 @@ the limits of its framework.
 
 def find_hosts() -> list[type[HostSuite]]:
     """Return the suites of all hosts, in the order of their headings."""
-    for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        if "(HostSuite)" in file.read_text():
-            import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+    for file in sorted((ROOT / "tests" / "unit" / "hosts").glob("test_*.py")):
+        import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
     return sorted(_list_subclasses(HostSuite), key=get_heading)
 
 

@@ -1,7 +1,15 @@
 // A chat for an agent behind Midrun, with the AI SDK's own hook and nothing of Midrun's.
 //
-// Bundle it (`esbuild chat.jsx --bundle --outfile=chat.js`) and load it in a page with
-// <div id="chat" data-api="http://127.0.0.1:8700/ai/clerk" data-chat="t1" data-token="…"></div>.
+// Bundle it:
+//
+//     npm install ai @ai-sdk/react react react-dom esbuild
+//     npx esbuild chat.jsx --bundle --format=esm --jsx=automatic --outfile=chat.js
+//
+// Load it in a page (`python -m http.server 3000`), and start the server with
+// `--allow-origin http://127.0.0.1:3000`:
+//
+//     <div id="chat" data-api="http://127.0.0.1:8700/ai/clerk" data-chat="t1" data-token="…"></div>
+//     <script type="module" src="chat.js"></script>
 import { useChat } from "@ai-sdk/react";
 import {
   DefaultChatTransport,

@@ -17,7 +17,7 @@ through the driver. After a restart they are run again, and finished calls are a
 journal; see `agents/program.py`.
 
 An agent in another process (`process.py`) is such a program, too: its code runs elsewhere, and
-makes its calls through a door that speaks the protocols of model providers and MCP. Start
+makes its calls through a gateway that speaks the protocols of model providers and MCP. Start
 reading at `gateway_calls.py`.
 """
 

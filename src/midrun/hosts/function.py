@@ -201,7 +201,10 @@ def function(
     tools: Mapping[str, ToolOptions] | None = None,
     **options: Unpack[HostOptions],
 ) -> Callable[[HostedFunction], HostedAgent]:
-    """Make an agent of an async function `f(run, task)`; see the module.
+    """Make an agent of an async function `f(run, task)` with a loop of its own.
+
+    After a pause or a crash the function is called again from its start, and the calls that
+    have ended are answered from the journal. So it must make the same calls in the same order.
 
     Args:
         name: The name of the agent. Default: the name of the function.

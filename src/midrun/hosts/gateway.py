@@ -180,6 +180,9 @@ class Gateway:
     async def _serve_reply(
         self, request: ModelRequest, receive: Receive, response: "_Response"
     ) -> None:
+        # The model call is a call of the run, and does not belong to this request. If the
+        # client disconnects, the call goes on, and its reply waits for the client to ask again.
+        # A reply counts as delivered when its last byte was handed to the socket.
         pending = self._calls.request_reply(request)
         is_delivered = False
         try:
@@ -324,13 +327,9 @@ async def open_gateway(
     *,
     keeps_history: bool,
     is_parallel: bool,
-    key: str | None = None,
 ) -> AsyncGenerator[Gateway, None]:
-    """Listen on loopback for the process of a run, while the context is open.
-
-    `key` is the key of the run; by default, a random one.
-    """
-    key = key or KEY_PREFIX + secrets.token_urlsafe(32)
+    """Listen on loopback for the process of a run, while the context is open."""
+    key = KEY_PREFIX + secrets.token_urlsafe(32)
     calls.hide_secret(key)
     for upstream in upstreams:
         if found := upstream.find_key():

@@ -124,6 +124,8 @@ class GatewayCalls:
         if that was not noticed yet.
         """
         pending = PendingReply(request)
+        # A request is compared by its content: a client does not say to which earlier request a
+        # repeated one belongs.
         for sent in self._undelivered:
             is_lost = sent.is_abandoned or request.is_repeated
             if is_lost and sent.identity == pending.identity:

@@ -2,7 +2,14 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import replace as replace_fields
 from datetime import timedelta
@@ -64,7 +71,19 @@ class ToolReportedError(Exception):
 
 
 class HostOptions(TypedDict, total=False):
-    """The options of `Agent` that `host` passes on. All are optional."""
+    """The options of `Agent` that `host` passes on. All are optional.
+
+    Attributes:
+        stop: The condition under which a run pauses and asks: `MaxSteps(40) | MaxCost(2)`.
+        frame_depth: The number of topics that can be held at a time, while the agent answers
+            messages (4).
+        frame_ttl: A held topic expires after this time (24 hours).
+        grace: The time that an aborted call has to stop (5 seconds).
+        window: If a prompt has more tokens than this, older messages are summarized (120,000).
+            0: never.
+        tool_env: Environment variables for the processes of all tools, besides PATH, HOME and a
+            few more: a list of names to copy, a dict of values, or "inherit".
+    """
 
     stop: Stop | None
     frame_depth: int
@@ -304,44 +323,62 @@ def find_asking_turn(turns: Sequence[Turn]) -> int | None:
     return next((n for n in reversed(range(len(turns))) if turns[n].uses), None)
 
 
-@asynccontextmanager
-async def stream_in_task(events: AsyncGenerator[T]) -> AsyncIterator[AsyncIterator[T]]:
+def stream_in_task(events: AsyncGenerator[T]) -> AbstractAsyncContextManager[AsyncIterator[T]]:
     """Read `events` of a framework in a task of its own; cancel the task at the end.
 
     Frameworks nest async generators and do not close the inner ones when the outer one is
-    closed. So the generator is never closed from outside: the queue has no limit, the task only
-    waits inside of the framework, and a cancellation is raised where it waits, at the
-    provider's connection. When the context is left, that connection is closed.
+    closed. So the generator is never closed from outside.
+    """
+
+    async def read_events(put: Callable[[T], None]) -> None:
+        async for event in events:
+            put(event)
+
+    return run_in_task(read_events)
+
+
+@asynccontextmanager
+async def run_in_task(
+    run: Callable[[Callable[[T], None]], Coroutine[None, None, None]],
+) -> AsyncIterator[AsyncIterator[T]]:
+    """Run code of a framework in a task of its own, and iterate over the items that it puts.
+
+    The queue has no limit, so the task only waits inside of the framework, and a cancellation
+    is raised where it waits, at the provider's connection. When the context is left, that
+    connection is closed.
     """
     queue: asyncio.Queue[T | None] = asyncio.Queue()
 
-    async def read_events() -> None:
+    async def run_code() -> None:
         try:
-            async for event in events:
-                queue.put_nowait(event)
+            await run(queue.put_nowait)
         finally:
             queue.put_nowait(None)
 
-    task = asyncio.get_running_loop().create_task(read_events())
+    task = asyncio.get_running_loop().create_task(run_code())
 
-    async def take_events() -> AsyncGenerator[T]:
+    async def take_items() -> AsyncGenerator[T]:
         while True:
-            with anyio.fail_after(IDLE_TIMEOUT_S):
-                event = await queue.get()
-            if event is None:
+            if queue.empty():
+                with anyio.fail_after(IDLE_TIMEOUT_S):
+                    item = await queue.get()
+            else:
+                item = queue.get_nowait()
+            if item is None:
                 await task  # raises its error
                 return
-            yield event
+            yield item
 
     try:
-        yield take_events()
+        yield take_items()
     finally:
         # The order matters. First the cancellation reaches the place where the framework waits,
         # then this waits until the connection is closed. A pause must not be reported before
         # that.
-        task.cancel()
-        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
-            await asyncio.wait([task])
+        if not task.done():
+            task.cancel()
+            with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+                await asyncio.wait([task])
         if task.done() and not task.cancelled():
             task.exception()  # seen: the reader has it, or has given up before it came
 

@@ -10,39 +10,59 @@ call, a fresh thread of the graph is filled from the transcript of the run:
 - **Tool call**: the graph runs from the point after the model with that one call, and stops
   after `tools`. So the graph's own `ToolNode` executes it, with the hooks `wrap_tool_call`.
 
+Most agents have neither hooks nor state beside the messages. Then the nodes `model` and `tools`
+are executed without the graph; see `_ModelNode`.
+
 State beside the messages (keys of `state_schema` and of middleware) is stored with the replies
 and with the results of tools that return a `Command`, and must be JSON.
 """
 
-from base64 import b64encode
+import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing, nullcontext
-from copy import copy
 from inspect import signature
-from typing import Any, Final, Self, TypeAlias, cast
+from threading import get_ident
+from typing import Any, Final, TypeAlias, TypeVar, cast
+from uuid import UUID
 
 import anyio
 import msgspec
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
-    HumanMessage,
     ToolMessage,
-    messages_from_dict,
     messages_to_dict,
 )
+from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import merge_configs
+from langchain_core.runnables.config import (
+    get_async_callback_manager_for_config,
+    merge_configs,
+    var_child_runnable_config,
+)
 from langchain_core.tools import BaseTool
+from langchain_core.tracers._streaming import _StreamingCallbackHandler
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.constants import END, START, TAG_NOSTREAM
+from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
-from langgraph.runtime import Runtime
+from langgraph.pregel.main import _coerce_context
+from langgraph.runtime import ExecutionInfo, Runtime
+from langgraph.types import Command, Send
 from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import BaseModel
@@ -51,8 +71,7 @@ from midrun.agents.signature import SchemaArguments
 from midrun.agents.tool import Tool
 from midrun.agents.tool_context import Call
 from midrun.codec.strict_json import normalize_json
-from midrun.core.transcript import CallResult, Turn
-from midrun.core.values import FileRef, Json, Reply, RequestedCall
+from midrun.core.values import Json, Reply, RequestedCall
 from midrun.errors import ModelFailed, NotJson, TooLarge
 from midrun.hosts.hosted_agent import (
     IDLE_TIMEOUT_S,
@@ -63,30 +82,32 @@ from midrun.hosts.hosted_agent import (
     StepHostModel,
     ToolReportedError,
     find_asking_turn,
-    format_file,
     make_foreign_failure,
+    run_in_task,
 )
 from midrun.hosts.langchain_calls import make_message_spend
-from midrun.models.history_cache import HistoryCache
+from midrun.hosts.langchain_messages import (
+    HISTORIES,
+    RESULT_KEY,
+    GraphConversation,
+    Values,
+    combine_messages,
+    get_text,
+)
 from midrun.models.prompt_texts import (
     CONTINUE_NOTE,
-    INTERRUPTED_NOTE,
-    WRITTEN_BY_PERSON_NOTE,
-    format_result,
     mark_runtime_text,
 )
 from midrun.ports.model import Finished, Piece, Prompt
 
+T = TypeVar("T")
+
 Graph: TypeAlias = CompiledStateGraph[Any, Any, Any, Any]  # type: ignore[explicit-any]
 Events: TypeAlias = AsyncGenerator[tuple[str, Any]]  # type: ignore[explicit-any]
-Values: TypeAlias = dict[str, object]
 
 FRAMEWORK: Final = "langchain"
 MODEL_NODE: Final = "model"
 TOOLS_NODE: Final = "tools"
-
-RESULT_KEY: Final = "langchain_message"
-"""Marks a journaled result that is more than a text: content blocks, or an update of state."""
 
 CONTROL_KEYS: Final = frozenset({"messages", "structured_response", "jump_to"})
 """Keys of the state that belong to the loop; the others belong to the user."""
@@ -190,6 +211,17 @@ def copy_graph(graph: Graph) -> Graph:
     return graph.copy({"checkpointer": saver})
 
 
+def _make_runtime(graph: Graph, context: object) -> Runtime[Any]:  # type: ignore[explicit-any]
+    """Return what a node reads, as the graph makes it for a node that it executes itself."""
+    return Runtime(
+        context=_coerce_context(graph.context_schema, context),
+        store=graph.store,
+        execution_info=ExecutionInfo(
+            checkpoint_id="", checkpoint_ns="", task_id="", thread_id=THREAD["thread_id"]
+        ),
+    )
+
+
 class _TurnEnd(Struct, frozen=True):
     """The state of the graph after a turn, and the nodes that follow."""
 
@@ -213,7 +245,7 @@ class _Thread:
         """Change the state as if `as_node` had done it; the next node follows from it."""
         await self._graph.aupdate_state(self._config, dict(values), as_node=as_node)
 
-    async def fill(self, conversation: "_Conversation") -> Values | None:
+    async def fill(self, conversation: GraphConversation) -> Values | None:
         """Fill the state for the next model call; return the input if it starts anew."""
         state: Values = {**conversation.state, "messages": conversation.messages}
         updates = [*conversation.updates, *conversation.results]
@@ -266,162 +298,6 @@ class _Thread:
         if snapshot.interrupts:
             raise NotImplementedError(INTERRUPT_TEXT)
         return _TurnEnd(cast("Values", snapshot.values), snapshot.next)
-
-
-class _Conversation:
-    """The transcript as messages and state of the graph.
-
-    `state` is the state after the last reply that stored it, `updates` are those that tools
-    made later. `results` are the updates of the `tools` node for the last reply, one for each
-    call; `messages` end before them. `ids` are the ids of all messages: they tell the messages
-    that a step adds from the others.
-    """
-
-    def __init__(self) -> None:
-        self.messages: list[BaseMessage] = []
-        self.results: list[Values] = []
-        self.updates: list[Values] = []
-        self.state: Values = {}
-        self.has_replies = False
-        self.ids: set[str] = set()
-        self.files: Mapping[str, bytes] = {}  # bodies of the files of the turns, by hash
-
-    def fork(self) -> Self:
-        """Return a copy that can be changed."""
-        copied = copy(self)
-        copied.messages, copied.updates = [*self.messages], [*self.updates]
-        copied.results = [dict(result) for result in self.results]
-        copied.ids = self.ids.copy()
-        return copied
-
-    def add_turns(self, turns: Iterable[Turn]) -> None:
-        """Add turns of the transcript, oldest first."""
-        for turn in turns:
-            self.flush_results()
-            match turn.role:
-                case "assistant":
-                    self._add_reply(turn)
-                case "runtime":
-                    self.add_text(mark_runtime_text(turn.text, turn.kind, turn.by))
-                case "user" if turn.files:
-                    self.flush_results()
-                    texts = [{"type": "text", "text": turn.text}]
-                    self._add(HumanMessage([*texts, *map(self._make_block, turn.files)]))
-                case "user":
-                    self.add_text(turn.text)
-
-    def _make_block(self, file: FileRef) -> dict[str, str]:
-        """Return a file as a content block of LangChain: an image, a text, or its name."""
-        data = self.files.get(file.hash)
-        if data is not None and file.media_type.startswith("image/"):
-            encoded = b64encode(data).decode()
-            return {"type": "image", "base64": encoded, "mime_type": file.media_type}
-        return {"type": "text", "text": format_file(file, data)}
-
-    def add_text(self, text: str) -> None:
-        """Add a message in the role of the user."""
-        self.flush_results()
-        self._add(HumanMessage(text))
-
-    def flush_results(self) -> None:
-        """Take the results of an earlier reply into the messages and the updates."""
-        for result in self.results:
-            self.messages += cast("list[BaseMessage]", result.pop("messages"))
-            self.updates += [result] if result else []
-        self.results = []
-
-    def _add(self, message: BaseMessage) -> None:
-        self._identify(message)
-        self.messages.append(message)
-
-    def _identify(self, message: BaseMessage) -> None:
-        """Give a message an id of its own; an id of the provider is kept."""
-        if message.id is None or message.id in self.ids:
-            message.id = f"midrun-{len(self.ids)}"
-        self.ids.add(message.id)
-
-    def _set_results(self, results: list[Values]) -> None:
-        for result in results:
-            for message in cast("list[BaseMessage]", result["messages"]):
-                self._identify(message)
-        self.results = results
-
-    def _add_reply(self, turn: Turn) -> None:
-        stored = turn.opaque if isinstance(turn.opaque, dict) else {}
-        self.has_replies = True
-        if "state" in stored:
-            self.state, self.updates = cast("Values", stored["state"]), []
-        replies, results = _load_turn(turn)
-        for reply in replies:
-            self._add(reply)
-        self._set_results(results)
-        if turn.uses and turn.uses[0].tool == OUTPUT_NAME:
-            self.add_text(turn.uses[0].problem)
-        elif turn.uses and not results:
-            self._add_uses(turn.uses)
-        if turn.interrupted:
-            self.add_text(mark_runtime_text(INTERRUPTED_NOTE))
-        elif turn.kind == "person":
-            self.add_text(
-                mark_runtime_text(WRITTEN_BY_PERSON_NOTE.format(by=turn.by or "a person"))
-            )
-
-    def _add_uses(self, uses: Sequence[CallResult]) -> None:
-        """Add calls whose message is not stored, such as those of a person."""
-        calls = [
-            {"name": u.tool, "args": u.args or {}, "id": u.call, "type": "tool_call"}
-            for u in uses
-        ]
-        last = self.messages[-1]
-        self.messages[-1] = last.model_copy(update={"tool_calls": calls})
-        self._set_results([_load_result(u, u.call) for u in uses])
-
-
-HISTORIES: Final = HistoryCache(_Conversation)
-
-
-def _load_turn(turn: Turn) -> tuple[list[BaseMessage], list[Values]]:
-    """Return the messages of a reply, and the results of its calls if they fit."""
-    stored = turn.opaque if isinstance(turn.opaque, dict) else {}
-    messages = _load_messages(stored.get("messages")) or [AIMessage(turn.text)]
-    results: list[Values] = []
-    for number, message in enumerate(messages):
-        if isinstance(message, AIMessage) and (uses := _match_uses(message, turn.uses)):
-            calls = [
-                {"name": u.tool, "args": u.args or {}, "id": i, "type": "tool_call"}
-                for u, i in uses
-            ]
-            messages[number] = message.model_copy(update={"tool_calls": calls})
-            results = [_load_result(u, i) for u, i in uses]
-    return messages, results
-
-
-def _match_uses(message: AIMessage, uses: Sequence[CallResult]) -> list[tuple[CallResult, str]]:
-    """Return the journaled calls with the ids of the message; none if they do not fit."""
-    if [call["name"] for call in message.tool_calls] != [use.tool for use in uses]:
-        return []
-    ids = [call["id"] or use.call for call, use in zip(message.tool_calls, uses, strict=True)]
-    return list(zip(uses, ids, strict=True))
-
-
-def _load_messages(stored: Json) -> list[BaseMessage]:
-    if not isinstance(stored, list):
-        return []
-    try:
-        return messages_from_dict(stored)
-    except (KeyError, TypeError, ValueError):  # of another version of LangChain
-        return []
-
-
-def _load_result(made: CallResult, id_: str) -> Values:
-    """Return the update of the `tools` node for one call."""
-    found = made.result
-    if not made.problem and isinstance(found, dict) and RESULT_KEY in found:
-        (message,) = _load_messages([found[RESULT_KEY]])
-        return {**cast("Values", found.get("update") or {}), "messages": [message]}
-    status = "error" if made.problem else "success"
-    text = format_result(made)
-    return {"messages": [ToolMessage(text, tool_call_id=id_, name=made.tool, status=status)]}
 
 
 def _dump_state(values: Mapping[str, object]) -> dict[str, Json]:
@@ -492,7 +368,7 @@ class _ToolBox:
         id_ = call.tool_call_id or call.key
         wanted = {"name": name, "args": arguments, "id": id_, "type": "tool_call"}
         async with self._hosting.open_context(call.run_id) as context:
-            runtime = Runtime(context=cast("Any", context), store=self._graph.store)  # type: ignore[explicit-any]
+            runtime = _make_runtime(self._graph, context)
             own: RunnableConfig = {"configurable": {**THREAD, RUNTIME_KEY: runtime}}
             config = merge_configs(self._graph.config, own)
             try:
@@ -536,11 +412,6 @@ class _ToolBox:
         return _encode_result(name, id_, update)
 
 
-def get_text(message: BaseMessage) -> str:
-    """Return the text of a message, without other content."""
-    return str(message.text)  # a plain `str`: it is one of a subclass
-
-
 def get_schema(tool: BaseTool) -> dict[str, Json]:
     """Return the JSON Schema of the arguments that a model gives."""
     schema = tool.tool_call_schema  # without injected arguments
@@ -570,6 +441,145 @@ def _encode_result(name: str, id_: str, update: Values) -> Json:
 # ── model calls ──────────────────────────────────────────────────────────────
 
 
+class _TextHandler(BaseCallbackHandler, _StreamingCallbackHandler[object]):
+    """Passes on the text of chat models while it arrives. Its type makes them stream.
+
+    The models of graphs that run inside of the node are left out: LangGraph marks their calls
+    with a namespace.
+    """
+
+    run_inline = True
+    ignore_chain = True
+
+    def __init__(self, put: Callable[[str], None]) -> None:
+        self._put = put
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
+        self._shown: set[UUID] = set()
+
+    def on_chat_model_start(  # type: ignore[explicit-any]
+        self,
+        serialized: object,
+        messages: object,
+        *,
+        run_id: UUID,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **_: Any,  # noqa: ANN401 - of LangChain
+    ) -> None:
+        """Note whether the text of this call is part of the reply."""
+        del serialized, messages
+        is_nested = "langgraph_checkpoint_ns" in (metadata or {})
+        if not is_nested and TAG_NOSTREAM not in (tags or ()):
+            self._shown.add(run_id)
+
+    def on_llm_new_token(  # type: ignore[explicit-any]
+        self,
+        token: object,
+        *,
+        chunk: object = None,
+        run_id: UUID,
+        **_: Any,  # noqa: ANN401 - of LangChain
+    ) -> None:
+        """Pass on the text of a chunk."""
+        del token
+        if not isinstance(chunk, ChatGenerationChunk) or run_id not in self._shown:
+            return
+        text = get_text(chunk.message)
+        if text and get_ident() == self._thread:
+            self._put(text)
+        elif text:  # of a model that is not asynchronous: LangChain calls it in a thread
+            self._loop.call_soon_threadsafe(self._put, text)
+
+    def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:
+        """Return the output as it is."""
+        del run_id
+        return output
+
+    def tap_output_iter(self, run_id: UUID, output: Iterator[T]) -> Iterator[T]:
+        """Return the output as it is."""
+        del run_id
+        return output
+
+
+class _ModelNode:
+    """The node `model` of a graph, executed without the graph around it, which takes longer.
+
+    This is enough for a graph that has no other node to execute in a model call, no state
+    beside the messages, and no callbacks or tracers, which would see its nodes.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._node = graph.nodes[MODEL_NODE].bound
+        own: RunnableConfig = {
+            "configurable": {**THREAD},
+            "metadata": {"langgraph_node": MODEL_NODE},
+        }
+        self._config = merge_configs(graph.config, own)
+        self._edges = [each.path for each in graph.builder.branches[MODEL_NODE].values()]
+        # LangGraph's own channels are `__start__`, `__pregel_tasks` and `branch:to:NODE`.
+        keys = {name for name in graph.channels if not name.startswith(("__", "branch:"))}
+        # An agent may have a reducer of its own, which then sees the whole history.
+        reducer = getattr(graph.channels["messages"], "operator", None)
+        self._is_alone = (
+            set(graph.nodes) <= {START, MODEL_NODE, TOOLS_NODE}
+            and keys <= CONTROL_KEYS
+            and reducer is add_messages
+            and not graph.nodes[MODEL_NODE].retry_policy
+            and graph.step_timeout is None
+        )
+
+    def is_enough(self) -> bool:
+        """Tell whether the graph would do no more than its node does."""
+        if not self._is_alone:
+            return False
+        return not get_async_callback_manager_for_config(self._config).handlers
+
+    async def run(
+        self, conversation: GraphConversation, context: object
+    ) -> AsyncGenerator[str | _TurnEnd]:
+        """Execute the node with all messages: yield the text, then the end."""
+        conversation.flush_results()
+        runtime = _make_runtime(self._graph, context)
+
+        async def execute(put: Callable[[str | _TurnEnd], None]) -> None:
+            config: RunnableConfig = {
+                **self._config,
+                "configurable": {**self._config["configurable"], RUNTIME_KEY: runtime},
+                "callbacks": [_TextHandler(put)],
+            }
+            var_child_runnable_config.set(config)  # of this task; the chat model finds it there
+            put(await self._execute(conversation, config))
+
+        async with run_in_task(execute) as parts:
+            async for part in parts:
+                yield part
+
+    async def _execute(
+        self, conversation: GraphConversation, config: RunnableConfig
+    ) -> _TurnEnd:
+        values: Values = {"messages": conversation.messages}
+        try:
+            made = await self._node.ainvoke(values, config)
+        except KeyError as error:
+            if error.args != (SCRATCHPAD_KEY,):
+                raise
+            raise NotImplementedError(INTERRUPT_TEXT) from error
+        for each in made if isinstance(made, list) else [made]:
+            update = each.update if isinstance(each, Command) else each
+            for key, value in (update or {}).items():
+                if key == "messages":
+                    values[key] = combine_messages(conversation, values[key], value)
+                elif key in CONTROL_KEYS:  # the graph drops keys that it does not know, too
+                    values[key] = value
+        following: list[str] = []
+        for edge in self._edges:
+            found = await edge.ainvoke(values, config)
+            targets = found if isinstance(found, list) else [found]
+            following += [t.node if isinstance(t, Send) else str(t) for t in targets]
+        return _TurnEnd(values, tuple(name for name in following if name != END))
+
+
 class _StepModel(StepHostModel):
     """One model call of the agent: a turn of its graph up to the end of the model's part."""
 
@@ -583,11 +593,12 @@ class _StepModel(StepHostModel):
         tools = node.tools_by_name.values() if isinstance(node, ToolNode) else ()
         # A graph without these is in the same state after its tools as at its start.
         self._is_simple = not hooks and not any(tool.return_direct for tool in tools)
+        self._node = _ModelNode(graph)
         self._restarting_graph = graph.copy({"checkpointer": _NoCheckpoints()})
 
     async def _stream_step(self, prompt: Prompt) -> AsyncGenerator[Piece | Finished]:
         if prompt.files:  # not cached: see `HistoryCache.open`
-            conversation = _Conversation()
+            conversation = GraphConversation()
             conversation.files = prompt.files
             conversation.add_turns(prompt.transcript)
         else:
@@ -596,8 +607,7 @@ class _StepModel(StepHostModel):
             conversation.add_text(mark_runtime_text(prompt.runtime_request))
         elif not conversation.results and isinstance(conversation.messages[-1], AIMessage):
             conversation.add_text(mark_runtime_text(CONTINUE_NOTE))
-        has_updates = conversation.updates or any(len(r) > 1 for r in conversation.results)
-        run_turn = self._run_turn if has_updates or not self._is_simple else self._restart
+        run_turn = self._choose_turn(conversation)
         try:
             async with (
                 self._hosting.open_context(prompt.run_id) as context,
@@ -615,8 +625,17 @@ class _StepModel(StepHostModel):
                 raise
             raise failure from error
 
+    def _choose_turn(
+        self, conversation: GraphConversation
+    ) -> Callable[[GraphConversation, object], AsyncGenerator[str | _TurnEnd]]:
+        """Return the cheapest way to the reply: the node, the graph from its start, or on."""
+        has_updates = conversation.updates or any(len(r) > 1 for r in conversation.results)
+        if has_updates or not self._is_simple:
+            return self._run_turn
+        return self._node.run if self._node.is_enough() else self._restart
+
     async def _restart(
-        self, conversation: _Conversation, context: object
+        self, conversation: GraphConversation, context: object
     ) -> AsyncGenerator[str | _TurnEnd]:
         """Run the graph from its start with all messages: yield the text, then the end.
 
@@ -639,7 +658,7 @@ class _StepModel(StepHostModel):
         yield end
 
     async def _run_turn(
-        self, conversation: _Conversation, context: object
+        self, conversation: GraphConversation, context: object
     ) -> AsyncGenerator[str | _TurnEnd]:
         """Continue the graph in the state of the run: yield the text, then the end."""
         thread = _Thread(copy_graph(self._graph), context)

@@ -80,7 +80,7 @@ from midrun.hosts.hosted_agent import (
     ProgramModel,
     make_foreign_failure,
 )
-from midrun.hosts.langchain import ByReference, check_complete, get_text
+from midrun.hosts.langchain import ByReference, check_complete
 from midrun.hosts.langchain_calls import (
     HOST,
     ModelCall,
@@ -89,6 +89,7 @@ from midrun.hosts.langchain_calls import (
     install_wrappers,
     make_message_spend,
 )
+from midrun.hosts.langchain_messages import get_text
 from midrun.ports.model import Finished, Piece
 
 T = TypeVar("T")

@@ -110,7 +110,10 @@ def process(
     parallel: bool = False,
     **options: Unpack[HostOptions],
 ) -> HostedAgent:
-    """Make an agent of a command; see the module.
+    """Make an agent of a command that runs as a process of its own for each run.
+
+    The process finds its model provider and its tools in the variables of its environment.
+    They lead to a gateway in the worker, which makes each request a call of the run.
 
     Args:
         name: The name of the agent.

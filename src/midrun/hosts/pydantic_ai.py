@@ -41,6 +41,7 @@ from pydantic_ai.capabilities.abstract import leaf_capabilities
 from pydantic_ai.messages import (
     FunctionToolResultEvent,
     ModelMessage,
+    ModelRequest,
     ModelResponse,
     ToolCallPart,
     ToolReturn,
@@ -143,6 +144,8 @@ class _ToolBox:
         ]
         if not self.is_dynamic:
             hosting.check_tool_names([function.name for function in functions])
+        # A model reveals such tools by a search. What it has revealed is in the history.
+        self.has_hidden = any(function.defer_loading for function in functions)
         self.tools = {function.name: self._make_tool(function) for function in functions}
         self._unlisted: dict[str, Tool] = {}
 
@@ -409,6 +412,24 @@ class _StepModel:
         has_prompt = any(getattr(self._agent, name, True) for name in names)
         return [ReinjectSystemPrompt()] if has_prompt else None
 
+    def _can_skip_start(self, messages: Sequence[ModelMessage]) -> bool:
+        """Tell whether the start of a run of the agent would change nothing.
+
+        It reads the whole history several times: for tools that the model has revealed, for
+        calls without results, and for system prompts. The history of a transcript has none of
+        these, and hooks that would see the start must not be there. The start also takes note
+        of the prompt, so it is only skipped if the model reads results of tools next.
+        """
+        last = messages[-1]
+        return (
+            isinstance(last, ModelRequest)
+            and all(isinstance(part, ToolReturnPart) for part in last.parts)
+            and not self._box.is_dynamic
+            and not self._box.has_hidden
+            and self._list_run_capabilities() is None
+            and _has_no_hooks(self._agent)
+        )
+
     @property
     def priced(self) -> bool:
         """Whether the cost of a call is known."""
@@ -434,19 +455,21 @@ class _StepModel:
 
     async def _stream_step(self, prompt: Prompt) -> AsyncGenerator[Piece | Finished]:
         history = _open_history(prompt)
+        messages = finish_messages(prompt, history)
+        skips_start = self._can_skip_start(messages)
         try:
             async with (
                 self._hosting.open_context(prompt.run_id) as deps,
                 self._agent.iter(
                     None,
-                    message_history=finish_messages(prompt, history),
+                    message_history=[] if skips_start else messages,
                     deps=deps,
                     conversation_id=prompt.run_id or None,
                     model_settings=self._provider.make_settings(),
                     capabilities=self._list_run_capabilities(),
                 ) as run,
             ):
-                node = run.next_node
+                node = _skip_start(run, messages) if skips_start else run.next_node
                 while not isinstance(node, ModelRequestNode):
                     node = await run.next(cast("Any", node))  # type: ignore[explicit-any]
                 async with node.stream(run.ctx) as streamed:
@@ -464,6 +487,16 @@ class _StepModel:
             raise ModelFailed(self.name, "bad_output", str(error)) from error
         except exceptions.AgentRunError as error:
             raise make_failure(self.name, error, reply_started=False) from error
+
+
+def _skip_start(run: ForeignRun, messages: list[ModelMessage]) -> object:
+    """Return the node of the model request, for a run that was opened without its history."""
+    *earlier, last = messages
+    assert isinstance(last, ModelRequest)
+    run.ctx.state.message_history = earlier
+    run.ctx.deps.new_message_index = len(messages)
+    request = ModelRequest(parts=last.parts)  # as the start makes it
+    return ModelRequestNode[Any, Any](request=request, is_resuming_without_prompt=True)
 
 
 class _Step:

@@ -198,6 +198,8 @@ class LiveReply:
             return None
         if self._protocol.select_events(self._body, [made]):
             self._append(made)
+        # Parts are released in their order. Once one has to wait for the journal, a call for
+        # example, all later ones wait with it, also those that alone could be shown.
         release = self._protocol.judge_event(made)
         self._is_held |= release == "at the end"
         if release == "now" and not self._is_held:

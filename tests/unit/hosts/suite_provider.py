@@ -1,11 +1,15 @@
-"""The fake provider of the host suite: replies of the suite over the provider's protocol."""
+"""The host suite on a store of the tests, with a fake provider of the provider's protocol."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
 
 from midrun.core.values import Json
-from midrun.testing.host_suite import ScriptedReply
+from midrun.testing.host_suite import HostSuite, OpenProvider, ScriptedReply
 from tests.support.providers import Answer, Call, Gate, Provider, Text
+from tests.support.store_choice import get_store_url
 
 
 class FakeProvider:
@@ -44,3 +48,15 @@ async def open_provider(
     ]
     async with Provider(*answers) as provider:
         yield FakeProvider(provider, gates)
+
+
+class HostContract(HostSuite):
+    """The host suite, in the store of a test and with the fake provider."""
+
+    @pytest.fixture
+    def store_url(self, store_path: Path) -> str:
+        return get_store_url(store_path)
+
+    @pytest.fixture
+    def open_provider(self) -> OpenProvider:
+        return open_provider

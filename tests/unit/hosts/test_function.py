@@ -19,13 +19,10 @@ from midrun.stops import MaxCost, MaxSteps, MaxTokens, Stop, TextMention
 from midrun.testing.host_suite import (
     DONE,
     Billing,
-    HostSuite,
-    OpenProvider,
     ScriptedReply,
     make_hosted_agent,
 )
-from tests.support.store_choice import get_store_url
-from tests.unit.hosts.suite_provider import open_provider
+from tests.unit.hosts.suite_provider import HostContract, open_provider
 from tests.unit.runs.conftest import OpenMidrun, opened, path
 
 __all__ = ["opened", "path"]
@@ -96,17 +93,9 @@ class Bench:
         return biller
 
 
-class TestContract(HostSuite):
+class TestContract(HostContract):
     agent_factory = "tests.unit.hosts.chat_function:make_function"
     framework = "plain function"
-
-    @pytest.fixture
-    def store_url(self, store_path: Path) -> str:
-        return get_store_url(store_path)
-
-    @pytest.fixture
-    def open_provider(self) -> OpenProvider:
-        return open_provider
 
 
 async def test_a_function_makes_its_calls_through_the_journal(opened: OpenMidrun) -> None:

@@ -1,37 +1,49 @@
 """An agent of LangChain, hosted: the contract of hosts, and what this framework adds."""
 
+import asyncio
 import operator
 import os
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NotRequired
+from typing import Annotated, NotRequired, cast
 
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
     AgentState,
+    ExtendedModelResponse,
     HumanInTheLoopMiddleware,
+    ModelRequest,
+    ModelResponse,
     ToolCallRequest,
 )
 from langchain.agents.structured_output import ToolStrategy
 from langchain.tools import ToolException, ToolRuntime
 from langchain.tools import tool as langchain_tool
+from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    AnyMessage,
+    BaseMessage,
+    HumanMessage,
+    ToolMessage,
+)
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langgraph.graph.message import Messages, add_messages
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from midrun import Completed, Failed, File, Midrun, Misconfigured, Paused, host, traits
-from midrun.testing.host_suite import HostSuite, OpenProvider
 from tests.support.providers import Answer, Call, Gate, Provider, Text
 from tests.support.store_choice import get_store_url
 from tests.unit.hosts.blocking_tools import get_process_id
 from tests.unit.hosts.foreign_agents import make_chat_model
-from tests.unit.hosts.suite_provider import open_provider
+from tests.unit.hosts.suite_provider import HostContract
 
 Values = dict[str, object]
 Result = ToolMessage | Command[object]
@@ -48,18 +60,10 @@ class Bill:
     total: int
 
 
-class TestContract(HostSuite):
+class TestContract(HostContract):
     agent_factory = "tests.unit.hosts.foreign_agents:make_langchain_agent"
     framework = "LangChain agent"
     package = "langchain"
-
-    @pytest.fixture
-    def store_url(self, store_path: Path) -> str:
-        return get_store_url(store_path)
-
-    @pytest.fixture
-    def open_provider(self) -> OpenProvider:
-        return open_provider
 
 
 # ── middleware and state ─────────────────────────────────────────────────────
@@ -189,6 +193,134 @@ async def test_state_of_tools_is_combined_after_a_pause_in_mid_stream(store_path
             await run.resume()
             await run.until("completed")
     assert hooks.calls[-2:] == ["before_model ada start,Rome", "after_agent"]
+
+
+class NodeNames(BaseCallbackHandler):
+    """Notes which parts of a graph start."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def on_chain_start(self, *_: object, **facts: object) -> None:
+        self.seen.append(str(facts["name"]))
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+async def test_an_agent_without_hooks_gives_the_same_with_and_without_its_graph(
+    *, is_observed: bool
+) -> None:
+    """Only its node is executed, unless callbacks would see that."""
+    model = make_model(lambda found: found[-1] if found else ("double", {"n": 4}))
+    names = NodeNames()
+    agent = create_agent(model, [double], middleware=[AddNote()])
+    agent = agent.with_config(callbacks=[names] if is_observed else [])
+    outcome = await host(agent, name="doubler").run("Double 4")
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "8"
+    assert ("model" in names.seen) is is_observed
+    assert model.prompts == [
+        "human: Double 4 | human: Be quick.",
+        "human: Double 4 | ai:  | tool: 8 | human: Be quick.",
+    ]
+
+
+async def double(n: int) -> int:
+    """Return twice n."""
+    return 2 * n
+
+
+class AddNote(AgentMiddleware[AgentState[object]]):  # type: ignore[explicit-any]  # of its base
+    """Adds a text to each request."""
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[None],
+        handler: Callable[[ModelRequest[None]], Awaitable[ModelResponse[object]]],
+    ) -> ModelResponse[object]:
+        note = HumanMessage("Be quick.")
+        return await handler(request.override(messages=[*request.messages, note]))
+
+
+def keep_two(left: list[AnyMessage], right: list[AnyMessage]) -> list[AnyMessage]:
+    """Return the last two messages: the prompt of an agent that forgets."""
+    both = add_messages(cast("Messages", left), cast("Messages", right))
+    return cast("list[AnyMessage]", both)[-2:]
+
+
+class ShortState(AgentState[object]):
+    messages: Annotated[list[AnyMessage], keep_two]
+
+
+class AddFacts(AgentMiddleware[AgentState[object], Customer]):  # type: ignore[explicit-any]  # of its base
+    """Adds facts of the runtime to each request, and a message to the first reply."""
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[Customer],
+        handler: Callable[[ModelRequest[Customer]], Awaitable[ModelResponse[object]]],
+    ) -> ExtendedModelResponse[object]:
+        runtime = request.runtime
+        assert runtime.execution_info is not None
+        facts = f"{runtime.context.name} {runtime.execution_info.thread_id}"
+        added: Values = {"unknown": object()}  # dropped
+        if len(request.messages) == 1:
+            added["messages"] = HumanMessage("Checked.")
+        response = await handler(
+            request.override(messages=[*request.messages, HumanMessage(facts)])
+        )
+        return ExtendedModelResponse(model_response=response, command=Command(update=added))
+
+
+@pytest.mark.parametrize("is_observed", [False, True])
+@pytest.mark.parametrize("state_schema", [None, ShortState])
+async def test_a_middleware_sees_and_adds_the_same_with_and_without_the_graph(
+    *, state_schema: type[AgentState[object]] | None, is_observed: bool
+) -> None:
+    """The context as its type, a reducer of the agent, a message beside the reply."""
+    model = make_model(lambda found: found[-1] if found else ("double", {"n": 4}))
+    agent = create_agent(
+        model,
+        [double],
+        middleware=[AddFacts()],
+        context_schema=Customer,
+        state_schema=state_schema,
+    )
+    agent = agent.with_config(callbacks=[NodeNames()] if is_observed else [])
+    hosted = host(agent, name="doubler", context=lambda: {"name": "ada"})
+    outcome = await hosted.run("Double 4")
+    assert isinstance(outcome, Completed), outcome
+    assert outcome.output == "8"
+    task = [] if state_schema else ["human: Double 4"]
+    assert [prompt.split(" | ") for prompt in model.prompts] == [
+        ["human: Double 4", "human: ada call"],
+        [*task, "ai: ", "tool: 8", "human: ada call"],
+    ]
+
+
+class ThreadedChatModel(ScriptedChatModel):  # type: ignore[explicit-any]  # of its base
+    """A model that is not asynchronous: it reports its tokens in the thread that runs it."""
+
+    def _generate(
+        self, messages: list[BaseMessage], *args: object, **options: object
+    ) -> ChatResult:
+        run_manager = args[1]
+        assert isinstance(run_manager, CallbackManagerForLLMRun)
+        for word in ("It ", "is ", "sunny."):
+            chunk = ChatGenerationChunk(message=AIMessageChunk(content=word))
+            run_manager.on_llm_new_token(word, chunk=chunk)
+        return super()._generate(messages, *args, **options)
+
+
+async def test_a_model_in_a_thread_wakes_the_event_loop_of_its_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A queue of asyncio is not thread-safe; in its debug mode the loop says so."""
+    model = ThreadedChatModel(script=lambda _: "It is sunny.", prompts=[])
+    asyncio.get_running_loop().set_debug(True)
+    outcome = await host(create_agent(model), name="weather").run("Look")
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "It is sunny."
+    assert "Non-thread-safe" not in caplog.text
 
 
 async def test_a_structured_response_is_the_value_after_a_retry() -> None:

@@ -39,9 +39,8 @@ from midrun.hosts import host_graph
 from midrun.hosts.function import INTERRUPTED_TEXT
 from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run
-from midrun.testing.host_suite import HostSuite, OpenProvider
 from tests.support.store_choice import get_store_url
-from tests.unit.hosts.suite_provider import open_provider
+from tests.unit.hosts.suite_provider import HostContract
 from tests.unit.runs.conftest import OpenMidrun, opened, path
 
 __all__ = ["opened", "path"]
@@ -50,18 +49,10 @@ Values = dict[str, object]
 Script = Callable[[list[BaseMessage]], str | AIMessage]
 
 
-class TestContract(HostSuite):
+class TestContract(HostContract):
     agent_factory = "tests.unit.hosts.foreign_agents:make_graph"
     framework = "LangGraph graph"
     package = "langgraph"
-
-    @pytest.fixture
-    def store_url(self, store_path: Path) -> str:
-        return get_store_url(store_path)
-
-    @pytest.fixture
-    def open_provider(self) -> OpenProvider:
-        return open_provider
 
 
 class Played(BaseChatModel):  # type: ignore[explicit-any]  # of its base

@@ -55,14 +55,13 @@ from midrun.hosts.hosted_agent import HostedAgent
 from midrun.ports.environment import Environment
 from midrun.ports.model import Model, Piece, Prompt
 from midrun.stops import MaxCost, MaxSteps
-from midrun.testing.host_suite import Billing, HostSuite, OpenProvider, make_hosted_agent
+from midrun.testing.host_suite import Billing, make_hosted_agent
 from tests.support.conditions import draw_no_delay
 from tests.support.providers import Answer, EarlyEnd, Gate, HttpError, Provider, Text, Thinking
 from tests.support.providers import Call as ModelCall
-from tests.support.store_choice import get_store_url
 from tests.unit.hosts.foreign_agents import make_openai_agent, make_openai_chat_agent
 from tests.unit.hosts.openai_tools import block_with_context, get_process_id
-from tests.unit.hosts.suite_provider import open_provider
+from tests.unit.hosts.suite_provider import HostContract
 from tests.unit.models.protocols import FixedTranscript
 
 Context: TypeAlias = RunContextWrapper[Any]  # type: ignore[explicit-any]
@@ -77,18 +76,10 @@ class AgentOptions(TypedDict, total=False):
     model_settings: ModelSettings
 
 
-class TestContract(HostSuite):
+class TestContract(HostContract):
     agent_factory = "tests.unit.hosts.foreign_agents:make_openai_agent"
     framework = "OpenAI Agents agent"
     package = "openai-agents"
-
-    @pytest.fixture
-    def store_url(self, store_path: Path) -> str:
-        return get_store_url(store_path)
-
-    @pytest.fixture
-    def open_provider(self) -> OpenProvider:
-        return open_provider
 
 
 class TestContractOfChat(TestContract):

@@ -37,7 +37,7 @@ from midrun.testing.host_suite import (
 from tests.support.providers import Answer, Gate, HttpError, Provider, Text, Usage
 from tests.support.store_choice import get_store_url
 from tests.unit.hosts import chat_process, openai_process
-from tests.unit.hosts.suite_provider import open_provider
+from tests.unit.hosts.suite_provider import HostContract, open_provider
 from tests.unit.runs.conftest import (
     LONG_LEASE,
     OpenMidrun,
@@ -60,17 +60,9 @@ async def open_runs(path: Path, *agents: Agent) -> AsyncIterator[Midrun]:
     await verify_journals(path)
 
 
-class TestContract(HostSuite):
+class TestContract(HostContract):
     framework = "process"
     agent_factory = "tests.unit.hosts.chat_process:make_process"
-
-    @pytest.fixture
-    def store_url(self, store_path: Path) -> str:
-        return get_store_url(store_path)
-
-    @pytest.fixture
-    def open_provider(self) -> OpenProvider:
-        return open_provider
 
     async def test_an_approval_and_a_cap_come_before_the_untouched_tool(
         self, store_url: str, open_provider: OpenProvider, billing: Billing

@@ -4,7 +4,6 @@ import os
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -28,27 +27,17 @@ from midrun.cli.output import format_view
 from midrun.hosts import function
 from midrun.models import ScriptedModel, Use
 from midrun.ports.environment import Environment
-from midrun.testing.host_suite import HostSuite, OpenProvider
 from tests.support.conditions import draw_no_delay
 from tests.support.providers import Answer, HttpError, Provider, Text
-from tests.support.store_choice import get_store_url
 from tests.unit.hosts.blocking_tools import get_process_id
 from tests.unit.hosts.foreign_agents import make_pydantic_ai_agent
-from tests.unit.hosts.suite_provider import open_provider
+from tests.unit.hosts.suite_provider import HostContract
 
 
-class TestContract(HostSuite):
+class TestContract(HostContract):
     agent_factory = "tests.unit.hosts.foreign_agents:make_pydantic_ai_agent"
     framework = "Pydantic AI agent"
     package = "pydantic-ai-slim"
-
-    @pytest.fixture
-    def store_url(self, store_path: Path) -> str:
-        return get_store_url(store_path)
-
-    @pytest.fixture
-    def open_provider(self) -> OpenProvider:
-        return open_provider
 
 
 async def test_the_model_gets_the_image_of_a_message() -> None:
@@ -188,6 +177,31 @@ async def test_a_text_output_stays_as_it_was_written() -> None:
     assert isinstance(outcome, Completed)
     assert outcome.output == '{"total": 7, "customer": "b"}'
     assert outcome.value == {"total": 7, "customer": "b"}
+
+
+async def test_instructions_see_the_history_as_in_the_loop_of_the_framework() -> None:
+    """After results of tools, the start of a run of the framework is skipped."""
+    seen: list[list[str]] = []
+    script = lambda results: "done" if len(results) == 2 else ("look", "{}")  # noqa: E731 - a short script
+    agent = PydanticAgent(make_model(script, []), name="reader")
+
+    @agent.tool_plain
+    async def look() -> str:
+        return "nothing"
+
+    @agent.instructions
+    def note(ctx: RunContext[object]) -> str:
+        kinds = [type(part).__name__ for message in ctx.messages for part in message.parts]
+        seen.append([*kinds, str(ctx.run_step)])
+        return f"{len(kinds)} parts"
+
+    async with agent.run_stream_events("Look") as events:
+        assert [event async for event in events]
+    own = [kinds[:-1] for kinds in seen]
+    seen.clear()
+    assert isinstance(await host(agent).run("Look"), Completed)
+    assert [kinds[:-1] for kinds in seen] == own
+    assert {kinds[-1] for kinds in seen} == {"1"}
 
 
 # ── tools ────────────────────────────────────────────────────────────────────

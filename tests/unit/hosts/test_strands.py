@@ -37,31 +37,22 @@ from midrun.hosts import HostedAgent
 from midrun.ports.environment import Environment
 from midrun.ports.model import Model as ModelPort
 from midrun.ports.model import Prompt
-from midrun.testing.host_suite import HostSuite, OpenProvider
 from tests.support.conditions import draw_no_delay
 from tests.support.providers import Answer, Call, Gate, HttpError, Provider, Text
 from tests.support.store_choice import get_store_url
 from tests.unit.hosts.blocking_strands_tools import read_process_id
 from tests.unit.hosts.foreign_agents import make_strands_model
-from tests.unit.hosts.suite_provider import open_provider
+from tests.unit.hosts.suite_provider import HostContract
 from tests.unit.models.protocols import FixedTranscript
 
 Reply = str | tuple[str, dict[str, object]]
 Script = Callable[[list[str]], Reply]
 
 
-class TestContract(HostSuite):
+class TestContract(HostContract):
     agent_factory = "tests.unit.hosts.foreign_agents:make_strands_agent"
     framework = "Strands agent"
     package = "strands-agents"
-
-    @pytest.fixture
-    def store_url(self, store_path: Path) -> str:
-        return get_store_url(store_path)
-
-    @pytest.fixture
-    def open_provider(self) -> OpenProvider:
-        return open_provider
 
 
 class Bill(BaseModel):  # type: ignore[explicit-any]  # of its base
