@@ -78,9 +78,9 @@ class Studio:
         self.stage.gate(name).set()
 
     async def save_screenshot(self, page: Page, name: str) -> None:
-        """Write a screenshot of the page, once its timeline is visible."""
-        if await page.locator("midrun-timeline").count():
-            await expect(page.locator("midrun-timeline li").first).to_be_visible()
+        """Write a screenshot of the page, once its transcript is visible."""
+        if await page.locator("midrun-steps").count():
+            await expect(page.locator("midrun-steps li").first).to_be_visible()
         await expect(page.locator("midrun-asks [inert]")).to_have_count(0)
         await page.mouse.move(0, 0)
         await page.evaluate("document.fonts.ready")

@@ -25,8 +25,10 @@ def bundle_script(source: Path, folder: Path) -> bytes:
     copy.write_bytes(source.read_bytes())
     assert not main([])
     (folder / "node_modules").symlink_to(WEB / "node_modules")
-    options = ["--bundle", "--format=esm", "--jsx=automatic", f"--outfile={bundle}"]
-    assert not main(["esbuild", str(copy), *options, "--log-level=error"])
+    options = ["--bundle", "--format=esm", "--jsx=automatic", "--loader:.css=empty"]
+    assert not main(
+        ["esbuild", str(copy), *options, f"--outfile={bundle}", "--log-level=error"]
+    )
     return bundle.read_bytes()
 
 

@@ -57,11 +57,11 @@ def memo_agent(stage: Stage, *, name: str = "analyst", steps: int = 40) -> Agent
         name,
         model=HeldModel(stage, _turns()),
         tools=[
-            tool(crm_list, read_only=True),
-            tool(sql_query, read_only=True),
-            tool(docs_create, undo=take_back),
-            tool(lock_table, undo=take_back),
-            tool(slack_post, approve=True),
+            tool(crm_list, read_only=True, title="Read the customers of {segment}"),
+            tool(sql_query, read_only=True, title="Ask the warehouse: {query}"),
+            tool(docs_create, undo=take_back, title="Create the document “{title}”"),
+            tool(lock_table, undo=take_back, title="Lock the table “{table}”"),
+            tool(slack_post, approve=True, title="Post to “{channel}”"),
         ],
         stop=MaxSteps(steps) | MaxCost(2.0),
     )
@@ -76,9 +76,13 @@ def _turns() -> list[Turn]:
         ],
         [
             Use("plan", marks={"1": "done", "2": "running"}),
-            Use("lock_table", table="mrr_snapshot", why="the figures must not move"),
+            Use("lock_table", table="revenue", why="the figures must not move"),
         ],
-        Use("sql_query", query="SELECT … FROM mrr JOIN customers", why="revenue per customer"),
+        Use(
+            "sql_query",
+            query="SELECT … FROM revenue",
+            why="revenue per customer",
+        ),
         [
             "412 customers, of whom 38 cut their seats by more than half. ",
             Hold("figures"),

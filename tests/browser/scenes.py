@@ -224,7 +224,7 @@ async def taken_over(harness: Harness, stage: Stage) -> RunPage:
     await ui.expect_badge("Taking over, requested by you")
     stage.gate("work").set()
     await ui.expect_badge("Taken over by you")
-    await ui.page.get_by_label("Write as the assistant").fill("I have looked")
+    await ui.page.get_by_label("Write in the agent").fill("I have looked")
     await expect(ui.page.get_by_label("Use a tool")).to_contain_text("Slow")
     return ui
 

@@ -65,7 +65,7 @@ async def test_a_draft_of_a_takeover_survives_a_reload(harness: Harness, stage: 
     await ui.button_named("Take over").click()
     await ui.expect_badge("Taking over, requested by you")
     stage.gate("work").set()
-    text = ui.page.get_by_label("Write as the assistant")
+    text = ui.page.get_by_label("Write in the agent")
     await text.fill("I have looked")
     await ui.page.reload()
     await expect(text).to_have_value("I have looked")

@@ -100,7 +100,7 @@ async def test_pasted_and_dropped_files_are_checked_before_they_are_sent(
     many = [[f"{number}.txt", "text/plain", 1] for number in range(20)]
     assert await ui.page.evaluate(GIVE, ["drop", many])
     await expect(listed.get_by_role("listitem")).to_have_count(20)
-    await expect(alert).to_contain_text("20 files can be sent at once")
+    await expect(alert).to_contain_text("at most 20 files can be sent at once")
     assert not await ui.page.evaluate(GIVE, ["paste", []])  # text is the browser's
 
 

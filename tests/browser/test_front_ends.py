@@ -112,3 +112,37 @@ async def test_ag_ui_and_copilotkit_work_from_another_origin(
         assert messages[-1]["content"] == "Hello."
     assert seen[1:] == ["image/png"]
     assert "The open page: prices" in seen[0]
+
+
+async def test_the_react_chat_of_copilotkit_pauses_reloads_resumes_and_approves(
+    harness: Harness, stage: Stage, tmp_path: Path
+) -> None:
+    """Its stop button pauses, and its hook for interrupts shows the approval."""
+    agent = stage.play(
+        ["The first half", Hold("half"), " and the second."],
+        Use("mail", name="m"),
+        "Sent.",
+    )
+    mid = Midrun("memory://", agents=[agent])
+    script = bundle_script(FRONT_ENDS / "copilotkit.jsx", tmp_path)
+    async with serve_front_end(mid, script, url="{url}/copilotkit") as address:
+        page = await (await harness.profile()).new_page()
+        await page.goto(address)
+        chat, message = page.locator(".copilotKitMessages"), page.get_by_role("textbox")
+        await message.fill("Tell me")
+        await page.get_by_role("button", name="Send").click()
+        await expect(chat).to_contain_text("The first half")
+        (view,) = (await mid.runs()).items
+        run = await mid.get(view.run_id)
+        await page.get_by_role("button", name="Stop").click()
+        await run.until("paused")
+        await page.reload()
+        await expect(chat).to_contain_text("The first half")
+        await message.fill("Go on")
+        await page.get_by_role("button", name="Send").click()
+        interrupt = page.get_by_label("interrupt")
+        await expect(interrupt).to_contain_text("Mail")
+        await interrupt.get_by_role("button", name="Approve").click()
+        await expect(chat).to_contain_text("Sent.")
+        assert [each.run_id for each in (await mid.runs()).items] == [run.id]
+    assert stage.completed == ["m"]

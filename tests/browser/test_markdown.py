@@ -109,6 +109,7 @@ TIME: Final = """async ([text, pieces]) => {
 RENDERED: Final = {
     "plain\nnext": "<p>plain\nnext</p>",
     "## Two ##": "<h3>Two</h3>",
+    "## A\n# B\n## C\n## D": "<h3>A</h3><h3>B</h3><h4>C</h4><h4>D</h4>",
     "#no": "<p>#no</p>",
     "**a *b* c**": "<p><strong>a <em>b</em> c</strong></p>",
     "***a***": "<p><em><strong>a</strong></em></p>",

@@ -40,7 +40,7 @@ async def test_a_call_is_approved(harness: Harness, stage: Stage) -> None:
     """The card shows the call; it is made only after the approval."""
     ui = await open_with_asks(harness, stage)
     card = ui.page.locator("midrun-asks .card")
-    await expect(card.locator(".fields")).to_have_text(match_text("name bo"))
+    await expect(card.locator(".fields")).to_have_text(match_text("Name bo"))
     await expect(card.locator("pre")).to_be_hidden()  # the JSON, behind its toggle
     assert stage.completed == []
     await ui.button_named("Approve").click()
@@ -199,7 +199,7 @@ async def test_an_ask_comes_into_view_and_its_decision_keeps_the_focus(
     await ui.expect_badge("Waiting for you")
     await expect(ui.button_named("Approve")).to_be_in_viewport()
     await ui.button_named("Approve").click()
-    title = ui.page.locator("midrun-asks").get_by_role("heading")
+    title = ui.page.locator("midrun-asks").get_by_role("heading", level=2)
     await expect(title).to_have_text("Decided just now")
     await expect(title).to_be_focused()
 

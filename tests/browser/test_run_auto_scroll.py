@@ -29,6 +29,21 @@ SCROLL_REPORT_AFTER_NEW_TEXT = """() => {
   newest.style.paddingBottom = "";
 }"""
 
+SHORTER_THEN_LONGER = """async () => {
+  const frame = () => new Promise(requestAnimationFrame);
+  const run = document.querySelector("midrun-run").shadowRoot;
+  const steps = run.querySelector("midrun-steps").shadowRoot;
+  const newest = [...steps.querySelectorAll("[data-turn]")].at(-1);
+  newest.style.paddingBottom = "600px";
+  scrollTo(0, 1e6);
+  await frame();
+  await frame();
+  newest.style.paddingBottom = "";  // the layout of this frame moves the reader up
+  setTimeout(() => (newest.style.paddingBottom = "900px"));
+  await frame();  // and this one reports it
+  newest.style.paddingBottom = "";
+}"""
+
 TWO_FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 
 TURN: Turn = ["So.", Hold("zero"), LONG, Hold("first"), LONG, "The last line.", Hold("second")]
@@ -73,6 +88,7 @@ async def test_text_that_arrives_before_the_page_learns_of_its_own_scroll_is_fol
     ui = await open_long_run(harness, stage)
     await wait_until(lambda: is_uncovered(ui.page))
     await ui.page.evaluate(SCROLL_REPORT_AFTER_NEW_TEXT)
+    await ui.page.evaluate(SHORTER_THEN_LONGER)  # as when "Thinking …" becomes a text
     await stream_more(ui, stage)
     await wait_until(lambda: is_uncovered(ui.page))
 
@@ -100,6 +116,22 @@ async def test_a_reader_who_scrolled_away_stays_there(harness: Harness, stage: S
     await ui.page.evaluate("new Promise(requestAnimationFrame)")
     await stream_more(ui, stage)
     assert await ui.page.evaluate("scrollY") == 0
+
+
+async def test_who_sends_a_text_is_taken_to_the_newest_text(
+    harness: Harness, stage: Stage
+) -> None:
+    """Also after having scrolled away: the reply to the text comes there."""
+    ui = await open_long_run(harness, stage)
+    await ui.page.set_viewport_size({"width": 1100, "height": 400})
+    await ui.page.evaluate("scrollTo(0, 200)")
+    await ui.page.evaluate(TWO_FRAMES)
+    await ui.page.evaluate("scrollTo(0, 0)")
+    await expect(ui.button_named("↓ Newest")).to_be_visible()
+    await ui.type_instruction("Shorter, please")
+    await ui.page.keyboard.press("Enter")
+    await wait_until(lambda: is_uncovered(ui.page))
+    await expect(ui.button_named("↓ Newest")).to_have_count(0)
 
 
 async def test_the_page_does_not_move_while_the_viewer_types(

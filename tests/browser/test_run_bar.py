@@ -34,10 +34,10 @@ async def test_a_run_is_paused_and_goes_on(harness: Harness, stage: Stage) -> No
     """Pausing names the call it waits for; paused appears only when it is true."""
     ui = await open_at_tool(harness, stage)
     pause = ui.button("pause")
-    await expect(pause).to_contain_text("Stops after Slow.")
+    await expect(pause).to_contain_text("Stops after “Slow”.")
     await pause.click()
     await ui.expect_badge("Pausing, requested by you")
-    await expect(ui.page.locator(".note")).to_contain_text("finishing Slow")
+    await expect(ui.page.locator(".note")).to_contain_text("finishing “Slow”")
     await expect(pause).to_contain_text("Keep running")
     assert stage.completed == []
     stage.gate("work").set()
@@ -284,7 +284,7 @@ async def test_the_consequence_is_that_of_the_button_under_the_pointer(
     """Without a pointer or focus there, that of the first button; keys for the composer."""
     ui = await open_at_tool(harness, stage)
     hint = ui.page.locator("midrun-controls .hint")
-    await expect(hint).to_contain_text("Stops after Slow.")
+    await expect(hint).to_contain_text("Stops after “Slow”.")
     await ui.button("cancel").hover()
     await expect(hint).to_contain_text("Stops now")
     await ui.button("ask").focus()
@@ -294,6 +294,21 @@ async def test_the_consequence_is_that_of_the_button_under_the_pointer(
     await ui.page.locator("h1").hover()
     await ui.page.keyboard.press("Escape")
     await expect(hint).to_contain_text("your instruction")
+
+
+async def test_the_bar_stays_at_the_lower_edge_when_the_page_is_scrolled_to_its_end(
+    harness: Harness, stage: Stage
+) -> None:
+    """Also where the right column is longer than the transcript."""
+    ui = await open_at_tool(harness, stage)
+    await ui.page.set_viewport_size({"width": 1100, "height": 420})
+    bar = ui.page.locator("midrun-controls")
+    top = "bar => bar.getBoundingClientRect().top"
+    before = await bar.evaluate(top)
+    await ui.page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    await ui.page.evaluate("new Promise(requestAnimationFrame)")
+    assert await ui.page.evaluate("scrollY") > 0
+    assert abs(await bar.evaluate(top) - before) < 1  # the page's height is no whole number
 
 
 async def test_question_mark_shows_the_keys(harness: Harness, stage: Stage) -> None:

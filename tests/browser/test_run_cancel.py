@@ -33,7 +33,7 @@ async def open_with_effects(harness: Harness, stage: Stage) -> RunPage:
     ui = await open_run_page(harness, stage, done, now, "All done.")
     await stage.start("work").wait()
     await expect(ui.button("cancel")).to_contain_text(
-        "can undo 2 calls, releases Lock, 1 call can't be undone"
+        "can undo 2 calls, releases “Lock”, 1 call can't be undone"
     )
     return ui
 
@@ -80,7 +80,7 @@ async def test_the_cancel_sheet_pauses_the_run_and_lists_the_consequences(
     for text in ("It can undo:", "Draft: name “memo”", "Slow draft: name “work”"):
         await expect(sheet).to_contain_text(text)
     await expect(sheet).to_contain_text("It cannot undo:")
-    await expect(sheet).to_contain_text("It releases in any case:")
+    await expect(sheet).to_contain_text("Released in any case:")
     await expect(ui.page.locator("midrun-controls")).to_contain_text("Paused while you decide")
     stage.gate("work").set()
     await ui.expect_badge("Paused by you")
@@ -118,7 +118,7 @@ async def test_a_cancel_undoes_and_reports_in_three_columns(
             match_text("Could not be undone Nothing."),
         ]
     )
-    await expect(report).to_contain_text("Released: Lock: name “table”")
+    await expect(report).to_contain_text("Released Lock: name “table”")
     last = report.get_by_text("No model or tool calls were made after")
     await expect(last).to_contain_text("except undoing and releasing.")
     assert sorted(stage.undone) == ["memo", "work"]

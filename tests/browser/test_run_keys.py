@@ -11,7 +11,7 @@ from tests.unit.server.conftest import ACTORS
 pytestmark = pytest.mark.once
 
 
-async def test_p_r_a_and_c_are_the_four_buttons(harness: Harness, stage: Stage) -> None:
+async def test_p_r_s_and_c_are_the_four_buttons(harness: Harness, stage: Stage) -> None:
     """On our own page with the focus anywhere; typed text never controls the run."""
     ui = await open_at_tool(harness, stage)
     await ui.page.keyboard.press("r")
@@ -21,7 +21,7 @@ async def test_p_r_a_and_c_are_the_four_buttons(harness: Harness, stage: Stage) 
     await expect(box).to_have_value("pcr")
     await ui.page.keyboard.press("Escape")
     assert (await ui.run.view()).phase == "running"
-    await ui.page.keyboard.press("a")
+    await ui.page.keyboard.press("s")
     await expect(ui.page.get_by_label("What do you want to know?")).to_be_focused()
     await ui.page.keyboard.press("Escape")
     await ui.page.keyboard.press("p")
@@ -125,7 +125,7 @@ async def test_buttons_declare_their_key_and_their_expanded_state(
     await expect(ui.button("pause")).to_have_attribute("aria-keyshortcuts", "P")
     await expect(ui.button("cancel")).to_have_attribute("aria-expanded", "false")
     await expect(ui.button("pause")).to_have_accessible_name(
-        "Pause Stops after Slow. Everything is kept; nothing is spent meanwhile."
+        "Pause Stops after “Slow”. Everything is kept; nothing is spent meanwhile."
     )
     await ui.button("cancel").click()
     await expect(ui.button("cancel")).to_have_attribute("aria-expanded", "true")

@@ -79,7 +79,7 @@ async def test_an_ask_of_a_child_has_the_buttons_that_apply(
     run = await site.start("parent", "Family task")
     page = await harness.page(site, f"/runs/{run.id}")
     card = page.locator("midrun-asks .card")
-    await expect(card).to_contain_text("Approve: Mail?")
+    await expect(card).to_contain_text("Approve “Mail”?")
     await expect(card.get_by_role("button")).to_have_text(["Approve", "Decline…"])
     await expect(card.get_by_role("link", name="child run")).to_be_visible()
     await card.get_by_role("button", name="Approve").click()

@@ -60,7 +60,7 @@ async def test_an_ended_run_lists_its_kept_and_released_effects(
     await expect(effects.nth(1)).to_contain_text("released")
     await expect(effects.nth(1)).not_to_contain_text("when the run ends")
     report = ui.page.locator("midrun-report")
-    await expect(report).to_contain_text("Released: Lock: name “table”")
+    await expect(report).to_contain_text("Released Lock: name “table”")
     await expect(report).not_to_contain_text("calls were made after")
 
 
@@ -88,7 +88,7 @@ async def test_the_timeline_is_filtered(harness: Harness, stage: Stage) -> None:
     await expect(rows.first).to_have_attribute("data-type", "run.pausing")
     await ui.page.locator("midrun-timeline").get_by_role("button", name="Control").click()
     await expect(rows).to_have_count(2)
-    await ui.page.locator("midrun-timeline").get_by_role("button", name="Effects").click()
+    await ui.page.locator("midrun-timeline").get_by_role("button", name="Changes").click()
     await expect(rows).to_have_count(0)
 
 
@@ -101,10 +101,10 @@ async def test_a_person_writes_in_the_agents_place_and_hands_back(
     await ui.expect_badge("Taking over, requested by you")
     stage.gate("work").set()
     await ui.expect_badge("Taken over by you")
-    await ui.page.get_by_label("Write as the assistant").fill("I looked it up: 42.")
+    await ui.page.get_by_label("Write in the agent").fill("I looked it up: 42.")
     await ui.button_named("Write").click()
     steps = ui.page.locator("midrun-steps")
-    await expect(steps).to_contain_text("You, as the assistant")
+    await expect(steps).to_contain_text("You, in the agent")
     await expect(steps).to_contain_text("I looked it up: 42.")
     await ui.page.get_by_label("Use a tool").select_option("quick")
     await expect(ui.page.locator("midrun-takeover")).not_to_contain_text("{")

@@ -1,5 +1,6 @@
 """The steps: streamed text, folded calls, and the state of each plan item."""
 
+import json
 import re
 
 import pytest
@@ -21,7 +22,7 @@ async def test_words_are_shown_as_they_come_and_kept_where_they_were_cut_off(
     ui = await open_run_page(harness, stage, first, then)
     steps = ui.page.locator("midrun-steps")
     await stage.start("before").wait()
-    await expect(steps).to_contain_text("writing …")
+    await expect(steps).to_contain_text("Writing …")
     stage.gate("before").set()
     await expect(steps).to_contain_text("Churn rose, and I am")
     await expect(steps).not_to_contain_text("not sure why")
@@ -66,7 +67,7 @@ async def test_a_folded_call_unfolds_to_its_reason_arguments_and_result(
     await expect(call.get_by_text("memo done")).to_be_hidden()
     await call.locator("summary").first.click()
     await expect(call.get_by_text("memo done")).to_be_visible()
-    await expect(call.locator(".fields")).to_have_text(match_text("name memo"))
+    await expect(call.locator(".fields")).to_have_text(match_text("Name memo"))
     await expect(call.locator("pre").first).to_be_hidden()  # the JSON, behind its toggle
 
 
@@ -155,14 +156,19 @@ async def test_on_a_wide_screen_the_plan_is_a_rail_that_leads_to_its_items(
 
 
 async def test_a_structured_result_is_shown_as_fields(harness: Harness, stage: Stage) -> None:
-    """Its JSON is behind a toggle."""
-    output = '{"title": "Churn", "accounts": [{"name": "Acme", "left": true}], "cut": 0.5}'
+    """Records are a table; the end of a long text, and the JSON, are behind a toggle."""
+    accounts = [{"name": "Acme", "left_at": 3}, {"name": "Bo", "left_at": 5}]
+    text = "\n".join(f"Line {number} of many." for number in range(80))
+    output = json.dumps({"title": "Churn", "accounts": accounts, "cut": 0.5, "text": text})
     ui = await open_run_page(harness, stage, output)
     await ui.expect_badge("Completed")
     result = ui.page.get_by_role("region", name="Result")
-    await expect(result.locator("dt")).to_have_text(
-        ["title", "accounts", "name", "left", "cut"]
-    )
+    await expect(result.locator("dt")).to_have_text(["Title", "Accounts", "Cut", "Text"])
+    await expect(result.locator("th")).to_have_text(["Name", "Left at"])
+    await expect(result.locator("td")).to_have_text(["Acme", "3", "Bo", "5"])
+    await expect(result.get_by_text("Line 79 of many.").first).to_be_hidden()
+    await result.get_by_text(f"Show all {len(text):,} characters").click()
+    await expect(result.get_by_text("Line 79 of many.").first).to_be_visible()
     await expect(result.locator("pre")).to_be_hidden()
     await result.get_by_text("JSON").click()
     await expect(result.locator("pre")).to_contain_text('"name": "Acme"')

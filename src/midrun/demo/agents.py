@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -92,7 +93,10 @@ def build_researcher(
         instructions=TEXTS.fact_checker_instructions,
         tools=[search_library, read_note],
     )
-    check = checker.as_tool("check_facts", "Have a colleague check claims against the library.")
+    check = replace(
+        checker.as_tool("check_facts", "Have a colleague check claims against the library."),
+        title="Have the figures checked",
+    )
     return Agent(
         AGENT_NAME,
         model=_build_model(model, pace, lambda: ResearcherScript(rounds=rounds)),

@@ -22,7 +22,7 @@ from midrun.agents.tool_context import Call
 from midrun.core.ids import MICROS_PER_SECOND
 from midrun.core.values import Json
 from midrun.demo.texts import TEXTS
-from midrun.ports.environment import Clock, read_wall_clock
+from midrun.ports.environment import read_wall_clock
 
 SENDER: Final = "assistant@larkhaven.example"
 BRIEFING_NAME: Final = "briefing.md"
@@ -52,9 +52,8 @@ class DemoFiles:
     Every run has a draft of its own, `drafts/RUN.md`; the lock is one for all of them.
     """
 
-    def __init__(self, folder: Path, *, clock: Clock = read_wall_clock) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._clock = clock
         self._lock_file = folder / "briefing.lock"
 
     def make_tools(self) -> list[Tool]:
@@ -230,7 +229,7 @@ class DemoFiles:
         """
         mail = EmailMessage()
         mail["From"], mail["To"], mail["Subject"] = SENDER, to, subject
-        mail["Date"] = formatdate(self._clock() / MICROS_PER_SECOND)
+        mail["Date"] = formatdate(read_wall_clock() / MICROS_PER_SECOND)
         mail["Message-ID"] = f"<{_hash_key(call.key)}@larkhaven.example>"
         mail.set_content(body)
         return self._format_receipt(

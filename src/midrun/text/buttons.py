@@ -20,6 +20,7 @@ from midrun.core.journaled_text import (
     format_goal,
     format_position,
     get_topic_plan,
+    quote_title,
     shorten_to_line,
 )
 from midrun.core.state import CallStage, CallState, State
@@ -166,7 +167,7 @@ def _build_raise_cap_button(state: State, cap_name: str) -> Button:
         if cap_name == "cost"
         else f"{new - cap:g} {_CAP_UNITS.get(cap_name, cap_name)}"
     )
-    unmade = describe_unmade(state, _format_tool)
+    unmade = describe_unmade(state, quote_tool)
     waiting = f" {unmade}." if unmade else ""
     return Button(
         enabled=True,
@@ -210,8 +211,7 @@ def _describe_resume(state: State) -> str:
 
 def _list_stopped_calls(state: State) -> list[CallState]:
     """Return the tool calls that were stopped midway and would be retried."""
-    parked = (number for frame in state.frames for number in frame.parked_calls)
-    calls = (state.calls[number - 1] for number in (*state.open_calls, *parked))
+    calls = (state.calls[number - 1] for number in state.open_and_parked_calls)
     return [call for call in calls if call.must_retry]
 
 
@@ -232,7 +232,12 @@ def _format_tool(call: CallState) -> str:
 
 
 def _join_tools(calls: list[CallState]) -> str:
-    return ", ".join(_format_tool(call) for call in calls)
+    return ", ".join(quote_tool(call) for call in calls)
+
+
+def quote_tool(call: CallState) -> str:
+    """Return the name of a call inside a sentence."""
+    return quote_title(call.use.label) if call.use.label else "the model"
 
 
 def _count_noun(number: int, noun: str) -> str:
@@ -251,7 +256,7 @@ def _build_redirect_button(state: State) -> Button:
         button = _build_raise_cap_button(state, hold.cap_name)
         drops = (
             ", drops the calls that are not made yet"
-            if describe_unmade(state, _format_tool)
+            if describe_unmade(state, quote_tool)
             else ""
         )
         text = (

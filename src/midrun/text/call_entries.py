@@ -15,6 +15,7 @@ from midrun.core.journaled_text import (
     WITHHELD_PREFIX,
     format_frame_position,
     format_position,
+    quote_title,
 )
 from midrun.core.retries import find_failure
 from midrun.core.state import CallState, PendingText, State
@@ -73,7 +74,7 @@ def _describe_call_proposed(entry: e.CallProposed, before: State, _: State) -> C
     if entry.use.kind == "model":
         return Clause(AGENT_SUBJECT, "wants to call its model")
     if entry.use.title:
-        return Clause(AGENT_SUBJECT, f"wants to make a call: {flatten(entry.use.title)}")
+        return Clause(AGENT_SUBJECT, f"wants to make the call {quote_title(entry.use.title)}")
     wanted = f"{entry.use.tool}{format_arguments(entry.use.args)}"
     if before.taken_over_by:
         return Clause(RUN_SUBJECT, f"will call {wanted}")
@@ -98,7 +99,7 @@ def _describe_call_started(entry: e.CallStarted, _: State, after: State) -> Clau
             f"continued {format_child_call(after, call)}" if child else f"called {named} again"
         )
         return Clause(RUN_SUBJECT, f"{what}{again}")
-    verb = "started:" if use.title else "started" if child else "called"
+    verb = "started" if use.title or child else "called"
     what = f"{verb} {named}" + (f" as {format_child_run(after, call)}" if child else "")
     yes = after.find_ask(entry.approval.ask) if entry.approval is not None else None
     let = f", approved by {format_actor(yes.decided_by)}" if yes is not None else ""

@@ -55,17 +55,17 @@ def find_change(args: Json, files: Mapping[str, FileRef]) -> TextChange | None:
         changed = name.replace(word, _NEW_WORDS[word], 1)
         after = args.get(changed)
         if isinstance(value, str) and isinstance(after, str):
-            rest = _without(args, name, changed)
+            rest = _drop_arguments(args, name, changed)
             return TextChange(before=value, after=after, rest=rest)
     content = next((name for name in _CONTENT_NAMES if isinstance(args.get(name), str)), "")
-    rest = _without(args, content)
+    rest = _drop_arguments(args, content)
     named = [value for value in rest.values() if isinstance(value, str) and value in files]
     if not content or not named or not _is_text(files[named[-1]]):
         return None
     return TextChange(after=args[content], file=files[named[-1]], rest=rest)
 
 
-def _without(args: dict[str, Json], *names: str) -> dict[str, Json]:
+def _drop_arguments(args: dict[str, Json], *names: str) -> dict[str, Json]:
     return {name: value for name, value in args.items() if name not in names}
 
 

@@ -14,7 +14,7 @@ from midrun.core.evolve import evolve
 from midrun.core.evolve.asks import CLOSE_REASON_TEXTS, is_edit_under_four_eyes
 from midrun.core.evolve.calls import get_call
 from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
-from midrun.core.journaled_text import describe_unmade
+from midrun.core.journaled_text import describe_unmade, quote_title
 from midrun.core.state import Ask, State, find_asked_use
 from midrun.core.stops import AnyOf, Stop, get_cap_name
 from midrun.core.values import Phase, Residue
@@ -69,14 +69,15 @@ def _describe_ask_opened(entry: e.AskOpened, _: State, after: State) -> Clause:
     if entry.ask_kind == "approval":
         wanted = f"{named}{format_arguments(call.use.args)}"
         if call.use.title:  # the arguments, too: the title is only a summary of them
-            return Clause(asker, f"asks {entry.ask}, to allow a call: {wanted}", terms)
+            return Clause(asker, f"asks for approval ({entry.ask}): {wanted}", terms)
         return Clause(asker, f"asks {entry.ask}: may {wanted} be called?", terms)
     if entry.ask_kind == "unsure":
         return Clause(asker, f"asks {entry.ask}: did {named} take effect?", terms)
     if entry.child_ask_kind == "approval":  # the child's call, with all that is decided about
         use = find_asked_use(_get_ask(after, entry.ask), call)
-        wanted = f"{flatten(use.title or use.tool)}{format_arguments(use.args)}"
-        return Clause(asker, f"asks {entry.ask}, to allow a call: {wanted}", terms)
+        asked = quote_title(use.title) if use.title else flatten(use.tool)
+        wanted = f"{asked}{format_arguments(use.args)}"
+        return Clause(asker, f"asks for approval ({entry.ask}): {wanted}", terms)
     question = quote(entry.question) if entry.question.strip() else "how should it continue?"
     shown = format_files(entry.files)
     return Clause(asker, f"asks {entry.ask}: {question}{shown}", terms)
@@ -508,7 +509,10 @@ _DELTA_SENTENCES: Final = {
 
 
 def describe_delta(kind: str, tool: str, text: str) -> str:
-    """Describe live output; quote its text only if it is the note of a tool."""
+    """Describe live output; quote its text only if it is the note of a tool.
+
+    `tool` is the title of the call, or the name of its tool as words.
+    """
     named = tool or "a call"
     if kind == "note":
         return f"{named}: {flatten(text)}"

@@ -7,6 +7,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from midrun.core.entries import RequestEntry
 from midrun.core.evolve.calls import get_call
 from midrun.core.ids import MICROS_PER_SECOND, Micros, make_child_id
+from midrun.core.journaled_text import quote_title
 from midrun.core.state import CallState, State
 from midrun.core.values import Actor, FileRef, Json, RequestedCall, Value
 
@@ -16,6 +17,9 @@ SYSTEM_ACTOR_PREFIX: Final = "system:"
 
 QUOTE_MAX_CHARS: Final = 400
 """Maximum length of a quoted text or of arguments. The journal has the full text."""
+
+PREVIEW_MAX_CHARS: Final = 160
+"""Maximum length of the beginning of an answer in a list of runs."""
 
 RESULT_MAX_CHARS: Final = 160
 """Maximum length of a tool's result. The agent reads all of it; people need an impression."""
@@ -42,6 +46,12 @@ _STEPS_PATTERN: Final = re.compile(r"(at most \d+ )step(s?)(?= or | and |\)|$)")
 _MENTION_PATTERN: Final = re.compile(r"(the agent says )['\"](.*?)['\"](?= or | and |\)|$)")
 # All backslashes before a mark or the end, at once: a long run of them is searched only once.
 _MARK_PATTERN: Final = re.compile(rf"(?<!\\)(\\*+)([{QUOTATION_MARKS}]|\Z)")
+_LARGE_NUMBER_PATTERN: Final = re.compile(r"(?<![\w.$])\d{5,15}(?![\w.])")
+_HEADING_PATTERN: Final = re.compile(r"^ {0,3}#{1,6}[ \t].*\n?", re.MULTILINE)
+# Marks at the start of a line (heading, list, quotation, fence, table row), and of emphasis.
+_MARKDOWN_PATTERN: Final = re.compile(
+    r"^[ \t]*(?:#{1,6}[ \t]|[-*+>][ \t]|```\w*$|\|[-:| \t]*$|\|)|\*\*|`", re.MULTILINE
+)
 _PLAIN_NAME_PATTERN: Final = re.compile(r"[\w.\-]+")
 _DURATION_UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
@@ -138,6 +148,20 @@ def format_files(files: Sequence[FileRef]) -> str:
     return f", with {len(files)} files" if files else ""
 
 
+def preview_output(output: str, value: Json = None) -> str:
+    """Return the first paragraph of an answer as one line, without marks of Markdown.
+
+    Headings are left out, unless there is nothing else. An answer with fields is a `value`; it
+    is returned field by field.
+    """
+    if isinstance(value, dict | list):
+        return quote_value(value, PREVIEW_MAX_CHARS).removeprefix("(").removesuffix(")")
+    beginning = output[: PREVIEW_MAX_CHARS * 20]
+    paragraphs = _HEADING_PATTERN.sub("\n", beginning).strip().split("\n\n", 1)
+    text = _MARKDOWN_PATTERN.sub("", paragraphs[0] or beginning)
+    return flatten(strip_emphasis(text), PREVIEW_MAX_CHARS)
+
+
 def strip_emphasis(text: str) -> str:
     """Remove the asterisks of emphasis from a text of the runtime."""
     return _EMPHASIS_PATTERN.sub(r"\1", text)
@@ -187,6 +211,8 @@ def quote_value(value: Json, max_chars: int = QUOTE_MAX_CHARS) -> str:
         return quote(value, max_chars)
     if is_empty(value):
         return "nothing"
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return format_count(len(value), "item")  # records on one line cannot be read
     return (
         format_arguments(value, max_chars).strip()
         if isinstance(value, dict)
@@ -243,7 +269,9 @@ def _list_item_lines(item: Json) -> list[str]:
 
 
 def _format_name(name: str) -> str:
-    return name if _PLAIN_NAME_PATTERN.fullmatch(name) else _quote_exactly(name)
+    if not _PLAIN_NAME_PATTERN.fullmatch(name):
+        return _quote_exactly(name)
+    return name.strip("_").replace("_", " ") or name
 
 
 def _format_argument(value: Json, max_chars: int) -> str:
@@ -269,6 +297,7 @@ def _escape_mark(found: re.Match[str]) -> str:
 def format_condition(stop: str) -> str:
     """Return a journaled stop condition in the words and with the quotes of people."""
     stop = _STEPS_PATTERN.sub(r"\1turn\2", _SINGULAR_PATTERN.sub(r"\1", stop))
+    stop = _LARGE_NUMBER_PATTERN.sub(lambda found: f"{int(found[0]):,}", stop)
     return _MENTION_PATTERN.sub(r"\1“\2”", stop)
 
 
@@ -313,10 +342,11 @@ def format_time_until(state: State, at: Micros) -> str:
 
 
 def format_call(state: State, call_id: str) -> str:
-    """Return the name of a call: its title, or "draft", "draft #2", "draft #2 of turn 1".
+    """Return the name of a call: its title in quotation marks, or the name of its tool.
 
-    The number is added if its turn has several calls of the same tool, the turn if a later
-    turn has begun. A model call is "the agent".
+    The latter is "draft", "draft #2" or "draft #2 of turn 1": the number is added if its turn
+    has several calls of the same tool, the turn if a later turn has begun. A model call is
+    "the agent".
     """
     call = get_call(state, call_id)
     if call.call_kind == "model":
@@ -326,7 +356,7 @@ def format_call(state: State, call_id: str) -> str:
 
 def _format_tool_in_step(state: State, call: CallState) -> str:
     if call.use.title:
-        return flatten(call.use.title)
+        return quote_title(call.use.title)
     # A hosted agent has no steps: its calls come one by one. Number them over the whole run.
     if state.run_started.hosted:
         return f"{call.use.tool} #{call.number}"

@@ -14,7 +14,7 @@ import msgspec
 
 from midrun.core.evolve.asks import CLOSE_REASON_TEXTS
 from midrun.core.ids import CallId, Micros, make_child_id
-from midrun.core.journaled_text import format_actor_name, outcome_phrase, shorten_to_line
+from midrun.core.journaled_text import format_actor_name, format_outcome_phrase, shorten_to_line
 from midrun.core.state import CallStage, CallState, State
 from midrun.core.values import Effect, Json, Phase, Value
 from midrun.text.titles import format_title
@@ -102,7 +102,7 @@ class Report(Value, kw_only=True):
             ("Could not be undone", self.not_undone),
             ("Released", self.released),
             ("Stopped midway", self.stopped),
-            ("Unsure whether it happened", self.unsure),
+            ("Unknown whether it happened", self.unsure),
             ("Failed", self.failed),
             ("Never started", self.never_started),
             ("Could not be released", self.still_held),
@@ -274,7 +274,7 @@ def _find_note(call: CallState, list_name: str) -> str:
     if call.stopped_by:
         return f"stopped by {call.stopped_by}"  # before the cancel came
     # The title of the list says how the call ended.
-    return call.error.removeprefix(f"{outcome_phrase(call)}: ")
+    return call.error.removeprefix(f"{format_outcome_phrase(call)}: ")
 
 
 def _make_reported_call(state: State, call: CallState, note: str = "") -> ReportedCall:

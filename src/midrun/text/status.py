@@ -16,13 +16,14 @@ from midrun.core.journaled_text import (
     format_goal,
     format_position,
     get_topic_plan,
+    quote_title,
     shorten_to_line,
 )
 from midrun.core.state import State
 from midrun.core.stops import measure_caps
 from midrun.core.undo import is_undo_due
 from midrun.core.values import Phase, Value
-from midrun.text.buttons import CAP_SCALES, describe_cancel_action, is_stoppable
+from midrun.text.buttons import CAP_SCALES, describe_cancel_action, is_stoppable, quote_tool
 from midrun.text.phrases import format_condition
 
 StatusStyle = Literal[
@@ -91,14 +92,18 @@ def mark_lost(status_line: StatusLine) -> StatusLine:
     )
 
 
-def format_status_word(status_line: StatusLine) -> str:
-    """Return the word with its actor: "Paused by ada", "Pausing, requested by ada"."""
+def format_status_word(status_line: StatusLine, *, viewer: str = "") -> str:
+    """Return the word with its actor: "Paused by ada", "Pausing, requested by ada".
+
+    The viewer is "you", as on the page.
+    """
     word, dash, more = status_line.word.partition(" — ")
     if not status_line.by:
         return status_line.word
+    by = "you" if status_line.by == viewer else status_line.by
     # A person requests a pause, and the run pauses: it is not "pausing by" the person.
     verb = ", requested by" if status_line.style in _ONGOING_STYLES else " by"
-    return f"{word}{verb} {status_line.by}{dash}{more}"
+    return f"{word}{verb} {by}{dash}{more}"
 
 
 def describe_hold(state: State) -> str:
@@ -139,7 +144,7 @@ def _describe_pausing(state: State) -> StatusLine:
     # A pause without `now` lets tools finish; it stops model calls and tools with progress.
     finishing = [call for call in calls if not now and not is_stoppable(call)]
     named = finishing or calls
-    names = ", ".join(call.use.label or "the model" for call in named)
+    names = ", ".join(map(quote_tool, named))
     verb = "finishing" if finishing else "stopping"
     return StatusLine(
         style="pausing",
@@ -154,7 +159,7 @@ def _describe_pausing(state: State) -> StatusLine:
 
 def _describe_paused(state: State) -> StatusLine:
     hold, note = state.pause, _describe_next(state)
-    unmade = describe_unmade(state, lambda call: call.use.label)
+    unmade = describe_unmade(state, quote_tool)
     if state.taken_over_by:
         announcement = "Paused. A person has taken over."
         return StatusLine(
@@ -174,7 +179,7 @@ def _describe_paused(state: State) -> StatusLine:
         )
     if hold is not None and hold.reason == "cap":
         announcement = "Paused by a stop condition."
-        stop = format_condition(str(state.stop))
+        stop = format_condition(hold.condition or str(state.stop))
         note = f"{stop}; {unmade}" if unmade else stop
         return StatusLine(
             style="paused", word=announcement.rstrip("."), note=note, announcement=announcement
@@ -204,7 +209,7 @@ def _describe_waiting(state: State) -> StatusLine:
     call = state.find_call(first.call)
     tool = call.use.label if call is not None else ""
     if first.effective_kind == "unsure":
-        word, note = "Check one call", f"did {tool} go through?"
+        word, note = "Check one call", f"did {quote_title(tool)} go through?"
         return StatusLine(
             style="waiting", word=word, note=note, announcement="One call needs checking."
         )

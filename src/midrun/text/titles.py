@@ -66,7 +66,7 @@ def _format_key(key: str) -> str:
     A tool that accepts any arguments gets their names from the model, too.
     """
     is_plain = key.isascii() and key.isidentifier() and len(key) <= VALUE_MAX_CHARS
-    return key if is_plain else format_title_value(key)
+    return (key.strip("_").replace("_", " ") or key) if is_plain else format_title_value(key)
 
 
 def format_title_value(value: Json, *, quoted: bool = True) -> str:

@@ -60,27 +60,28 @@ WORKING_PHASES: Final = frozenset({"running", "pausing", "cancelling"})
 
 
 def draw_bar(
-    view: RunView, now: Micros, width: int, hints: Hints = DEFAULT_HINTS
+    view: RunView, now: Micros, width: int, hints: Hints = DEFAULT_HINTS, *, viewer: str = ""
 ) -> list[StyledLine]:
     """Return the whole bar: headline, buttons, pending requests and asks."""
-    lines = [clip_line(draw_headline(view, now), width)]
+    lines = [clip_line(draw_headline(view, now, viewer=viewer), width)]
     if is_queued_long(view, now) and hints.can_start_workers:
         command = hints.format_command("worker", "APP")
         lines.append(clip_line([("bad", f"no worker drives it: {command}")], width))
-    lines += layout_buttons(
+    lines += arrange_buttons(
         [draw_button(BUTTON_KEYS[name], offer) for name, offer in view.controls.items()], width
     )
     lines += [clip_line(line, width) for line in _draw_pending(view)]
     return lines
 
 
-def draw_headline(view: RunView, now: Micros) -> StyledLine:
+def draw_headline(view: RunView, now: Micros, *, viewer: str = "") -> StyledLine:
     """Return the badge, the time at work, the turn, the current activity and the cost."""
     status = view.status
-    badge = f" {BADGE_MARKS[status.style]} {escape_to_one_line(format_status_word(status))} "
+    word = escape_to_one_line(format_status_word(status, viewer=viewer))
+    badge = f" {BADGE_MARKS[status.style]} {word} "
     line: StyledLine = [
         (f"badge.{status.style}", badge),
-        ("bold", f" {format_clock(elapsed_seconds(view, now))}"),
+        ("bold", f" {format_clock(compute_elapsed_s(view, now))}"),
     ]
     for look, text in (
         ("", format_progress(view)),
@@ -91,7 +92,7 @@ def draw_headline(view: RunView, now: Micros) -> StyledLine:
     return line
 
 
-def elapsed_seconds(view: RunView, now: Micros) -> float:
+def compute_elapsed_s(view: RunView, now: Micros) -> float:
     """Return the seconds at work, counted up to `now` while the run is at work."""
     ticking = view.phase in WORKING_PHASES
     return view.elapsed + (max(0, now - view.changed_at) / MICROS_PER_SECOND if ticking else 0)
@@ -124,7 +125,7 @@ def is_queued_long(view: RunView, now: Micros) -> bool:
 def _describe_call(call: CallView, now: Micros) -> str:
     seconds = max(0, now - call.since) // MICROS_PER_SECOND
     verb = {"undo": "undoing ", "release": "releasing "}.get(call.action, "")
-    name = call.title if call.tool else "the model"
+    name = call.title if call.tool else "thinking"
     return f"{verb}{name}" + (f", {seconds} s" if seconds else "")
 
 
@@ -148,7 +149,8 @@ def draw_button(key: str, button: Button) -> StyledLine:
 
 def _draw_pending(view: RunView) -> Iterable[StyledLine]:
     for pending in view.pending:
-        text = f"↪ {pending.kind} waits for the next turn: “{escape_to_one_line(pending.text)}”"
+        noun = "Redirect" if pending.kind == "redirect" else "Question"
+        text = f"↪ {noun} waits for the next turn: “{escape_to_one_line(pending.text)}”"
         yield [("person", text), ("dim", f"  {specs.WITHDRAW.key} withdraws it")]
     for frame in view.frames[-1:]:
         more = f" (and {len(view.frames) - 1} more)" if len(view.frames) > 1 else ""
@@ -179,7 +181,7 @@ def format_ask_question(ask: AskView) -> str:
 # ── widths ────────────────────────────────────────────────────────────────────────────────
 
 
-def layout_buttons(buttons: list[StyledLine], width: int) -> list[StyledLine]:
+def arrange_buttons(buttons: list[StyledLine], width: int) -> list[StyledLine]:
     """Return the lines of the buttons; on a wide terminal, side by side where they fit."""
     lines: list[StyledLine] = []
     for made in buttons:
@@ -263,8 +265,8 @@ def draw_cancel_dialog(button: Button, *, held: bool, width: int) -> list[Styled
     for title, names, look in (
         ("It can undo", button.undo, "good"),
         ("It cannot undo", button.irreversible, "bad"),
-        ("It releases in any case", button.release, "dim"),
-        ("Unknown whether these happened", button.unsure, "waiting"),
+        ("Released in any case", button.release, "dim"),
+        ("Unknown whether it happened", button.unsure, "waiting"),
     ):
         if names:
             shown = [escape_to_one_line(show_hidden(name)) for name in names]

@@ -26,7 +26,7 @@ from midrun.agents.file import File, is_media_type, is_text_type
 from midrun.agents.outcome import AskView
 from midrun.codec.strict_json import parse_json_or_text
 from midrun.core.ids import Micros
-from midrun.core.values import FileLimits, RedirectTiming, UndoSet
+from midrun.core.values import Actor, FileLimits, RedirectTiming, UndoSet
 from midrun.errors import ControlRefused, FileRefused, MidrunError
 from midrun.ports.environment import Clock
 from midrun.refusal_texts import LOST_ASK_REASONS
@@ -135,6 +135,7 @@ class BarController:
         self._hold_seen = False
         self.run = run
         self.actor = actor
+        self.viewer = actor.name if isinstance(actor, Actor) else actor or ""
         self._clock = clock
         self._leave = leave
         self._ask_index = 0
@@ -224,7 +225,7 @@ class BarController:
     def compose_side_question(self) -> None:
         """Open the composer for a side question."""
         if self._is_enabled("ask"):
-            self.compose(self._side_question_draft())
+            self.compose(self._make_side_question_draft())
 
     def open_cancel_dialog(self) -> None:
         """Open the cancel dialog: a cancel always takes two keys."""
@@ -383,7 +384,7 @@ class BarController:
         if draft.before is not None:
             complete_path(self)
         elif draft.label == "redirect" and self._is_enabled("ask"):
-            other = self._side_question_draft()
+            other = self._make_side_question_draft()
             self.compose(replace(other, files=draft.files), self.buffer.text)
         elif draft.label == "side question" and self._is_enabled("redirect"):
             other = self._redirect_draft()
@@ -404,7 +405,7 @@ class BarController:
         hint = STEERING_HINT.format(other="side question")
         return Draft(label="redirect", send=send, hint=hint, takes_files=True)
 
-    def _side_question_draft(self) -> Draft:
+    def _make_side_question_draft(self) -> Draft:
         async def send(sent: SentDraft) -> Receipt:
             is_paused = self.view.phase == "paused"
             urgency: Literal["now", "next"] = "now" if sent.now else "next"
@@ -748,7 +749,7 @@ def build_key_bindings(controller: BarController, focus: Callable[[], None]) -> 
 
         return handle
 
-    for mode, actions in _actions_by_mode(controller).items():
+    for mode, actions in _list_actions_by_mode(controller).items():
         live = Condition(partial(_is_in_mode, controller, mode))
         for key, action in actions.items():
             keys.add(*key.split(), filter=live)(make_handler(action))
@@ -760,7 +761,7 @@ def _is_in_mode(controller: BarController, mode: Mode) -> bool:
     return controller.mode is mode
 
 
-def _actions_by_mode(controller: BarController) -> dict[Mode, ActionsByKey]:
+def _list_actions_by_mode(controller: BarController) -> dict[Mode, ActionsByKey]:
     return {
         Mode.BAR: {
             specs.PAUSE.key: controller.press_toggle,

@@ -69,7 +69,7 @@ class Screen:
         )
         self._composer = Window(
             BufferControl(
-                controller.buffer, input_processors=[BeforeInput(self._composer_label)]
+                controller.buffer, input_processors=[BeforeInput(self._make_composer_label)]
             ),
             height=1,
             dont_extend_height=True,
@@ -134,54 +134,57 @@ class Screen:
         if not self.app.layout.has_focus(wanted):
             self.app.layout.focus(wanted)
 
-    def _composer_label(self) -> StyleAndTextTuples:
+    def _make_composer_label(self) -> StyleAndTextTuples:
         label = self._controller.draft.label if self._controller.draft is not None else ""
         return [("bold", f"{label} ▸ ")]
 
     def _draw(self) -> StyleAndTextTuples:
         fragments: StyleAndTextTuples = []
-        for number, line in enumerate(self.visible_lines()):
+        for number, line in enumerate(self.list_visible_lines()):
             fragments += [("", "\n")] if number else []
             fragments += _to_style_classes(line)
         return fragments
 
-    def visible_lines(self) -> list[StyledLine]:
+    def list_visible_lines(self) -> list[StyledLine]:
         """Return the lines of the bar or dialog, from top to bottom."""
-        hand, width = self._controller, self.width
+        controller, width = self._controller, self.width
         body = self._draw_body(width)
         # The text gets the room that the bar leaves, and at least a few rows.
         room = self.app.output.get_size().rows - len(body) - TEXT_MARGIN_ROWS
         lines = [*self._feed_lines.draw_rows(width, max(room, TEXT_MIN_ROWS)), *body]
-        if hand.notice:
+        if controller.notice:
             lines += wrap_indented(
-                style_emphasis(escape_to_one_line(hand.notice), "bold"), width
+                style_emphasis(escape_to_one_line(controller.notice), "bold"), width
             )
-        if hand.mode is Mode.COMPOSE and hand.draft is not None:
-            lines += _draw_files(hand.draft, width)
-            hint = hand.draft.hint + (ATTACH_KEY_HINT if hand.draft.takes_files else "")
+        if controller.mode is Mode.COMPOSE and controller.draft is not None:
+            lines += _draw_files(controller.draft, width)
+            hint = controller.draft.hint + (
+                ATTACH_KEY_HINT if controller.draft.takes_files else ""
+            )
             lines += wrap_indented([("dim", hint)], width)
         return lines
 
     def _draw_body(self, width: int) -> list[StyledLine]:
-        hand, now = self._controller, self._clock()
-        top = [clip_line(draw_headline(hand.view, now), width)]
-        if hand.mode is Mode.CONFIRM:
-            offer = hand.view.controls["cancel"]
-            return [*top, *draw_cancel_dialog(offer, held=hand.has_hold, width=width)]
-        if hand.mode is Mode.ASKS and (ask := hand.current_ask) is not None:
+        controller, now = self._controller, self._clock()
+        top = [clip_line(draw_headline(controller.view, now, viewer=controller.viewer), width)]
+        if controller.mode is Mode.CONFIRM:
+            button = controller.view.controls["cancel"]
+            return [*top, *draw_cancel_dialog(button, held=controller.has_hold, width=width)]
+        if controller.mode is Mode.ASKS and (ask := controller.current_ask) is not None:
             return [
                 *top,
                 *draw_ask_dialog(
                     ask,
-                    hand.current_ask_number,
-                    len(hand.view.asks),
+                    controller.current_ask_number,
+                    len(controller.view.asks),
                     width,
-                    hand.current_change,
+                    controller.current_change,
                 ),
             ]
-        if hand.mode is Mode.HELP:
-            return [*top, *draw_help(width, hand.hints.after_leaving)]
-        return draw_bar(hand.view, now, width, hand.hints)
+        if controller.mode is Mode.HELP:
+            return [*top, *draw_help(width, controller.hints.after_leaving)]
+        viewer = controller.viewer
+        return draw_bar(controller.view, now, width, controller.hints, viewer=viewer)
 
 
 def _draw_files(draft: Draft, width: int) -> list[StyledLine]:

@@ -43,7 +43,6 @@ async def attend(
     driven_here: bool = False,
     stderr_capture: StderrCapture | None = None,
     hints: Hints = DEFAULT_HINTS,
-    clock: Clock = read_wall_clock,
 ) -> ExitReason:
     """Show `run` with its bar on this terminal, and return the reason for leaving.
 
@@ -55,7 +54,7 @@ async def attend(
         MidrunError: the run cannot be read.
     """
     view = await run.view()
-    session = TerminalSession(run, view, actor=actor, hints=hints, clock=clock)
+    session = TerminalSession(run, view, actor=actor, hints=hints, clock=read_wall_clock)
     if stderr_capture is None:
         return await session.run(driven_here=driven_here)
     loop = asyncio.get_running_loop()
@@ -143,12 +142,12 @@ class TerminalSession:
         # The bar is erased and the printing task is gone: print the rest directly.
         rest: list[StyledLine] = [[("", self._captured_rest)]] if self._captured_rest else []
         self._screen.print_above(
-            [*rest, *self._feed_lines.end(self._screen.width), *self._unsent_text_lines(reason)]
+            [*rest, *self._feed_lines.end(self._screen.width), *self._list_unsent_text(reason)]
         )
         self._screen.flush()
         return reason
 
-    def _unsent_text_lines(self, reason: ExitReason | None) -> list[StyledLine]:
+    def _list_unsent_text(self, reason: ExitReason | None) -> list[StyledLine]:
         """Return the text that the user was writing or sending, so that it is not lost."""
         text = (
             self._controller.unconfirmed_text

@@ -34,7 +34,7 @@ class StderrCapture:
         self._stop_read_fd, self._stop_write_fd = os.pipe()
         self.sink: TextSink = self.write_to_terminal
         self._thread = threading.Thread(
-            target=self._read_until_stopped, name="midrun-spill", daemon=True
+            target=self._read_until_stopped, name="midrun-stderr", daemon=True
         )
         self._thread.start()
         return self

@@ -28,11 +28,6 @@ def wrap_text(text: str, width: int) -> list[str]:
     return [*rows, text[start:]]
 
 
-def wrap_styled(line: StyledLine, width: int) -> list[StyledLine]:
-    """Split a styled line into rows of at most `width` columns."""
-    return _cut_into_rows(line, wrap_text(plain_text(line), width))
-
-
 def wrap_indented(line: StyledLine, width: int) -> list[StyledLine]:
     """Split a styled line into rows that fit; all but the first are indented."""
     text = plain_text(line)

@@ -32,7 +32,12 @@ def get_stop_notes(state: State) -> dict[str, str]:
 def test_the_report_of_a_running_run_has_all_lists() -> None:
     """A missing list could mean that it is empty, or that it was forgotten."""
     text = str(build_report(leased_run.replies(DRAFT).starts("c2").state))
-    for title in ("Done and kept", "Undone", "Could not be undone", "Unsure"):
+    for title in (
+        "Done and kept",
+        "Undone",
+        "Could not be undone",
+        "Unknown whether it happened",
+    ):
         assert f"## {title}" in text
 
 

@@ -74,15 +74,17 @@ def test_the_buttons_of_a_queued_run_say_that_it_has_not_started() -> None:
 
 def test_the_pause_button_names_the_tools_that_it_waits_for() -> None:
     run = leased_run.replies(DRAFT, MAIL).starts("c2", "c3")
-    assert get_buttons(run.state)[0].consequence.startswith("Stops after Draft, Mail.")
+    assert get_buttons(run.state)[0].consequence.startswith("Stops after “Draft”, “Mail”.")
     run = run.when(c.Pause(by=ANN))
     status = build_status_line(run.state)
-    assert (status.word, status.by, status.note) == ("Pausing", "ann", "finishing Draft, Mail")
+    assert (status.word, status.by) == ("Pausing", "ann")
+    assert status.note == "finishing “Draft”, “Mail”"
     pause, redirect, _ = get_buttons(run.state)
     assert (pause.command, pause.label) == ("resume", "Keep running")
-    assert "Draft, Mail" in pause.consequence
+    assert "“Draft”, “Mail”" in pause.consequence
     assert redirect.consequence == "Pauses, then follows your instruction."
-    assert build_status_line(run.when(c.Pause(now=True)).state).note == "stopping Draft, Mail"
+    forced = build_status_line(run.when(c.Pause(now=True)).state)
+    assert forced.note == "stopping “Draft”, “Mail”"
 
 
 def test_the_pause_button_says_that_a_call_with_progress_stops_and_continues() -> None:
@@ -92,18 +94,18 @@ def test_the_pause_button_says_that_a_call_with_progress_stops_and_continues() -
     text = "Stops now; continues from its saved progress."
     assert get_buttons(run.state)[0].consequence.startswith(text)
     run = run.when(c.Pause(by=ANN))
-    assert build_status_line(run.state).note == "stopping Search"
+    assert build_status_line(run.state).note == "stopping “Search”"
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2))).advances()
     pause, redirect, _ = get_buttons(run.then(phase=Phase.PAUSED).state)
-    assert pause.consequence == "Continues Search from its saved progress."
-    assert "Drops Search, unless the agent calls it again." in redirect.consequence
+    assert pause.consequence == "Continues “Search” from its saved progress."
+    assert "Drops “Search”, unless the agent calls it again." in redirect.consequence
 
 
 def test_the_resume_button_says_that_an_aborted_call_is_made_again() -> None:
     run = leased_run.replies(SEARCH).starts("c2").when(c.Pause(by=ANN, now=True))
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=C2))).advances()
     pause = get_buttons(run.then(phase=Phase.PAUSED).state)[0]
-    assert pause.consequence == "Calls Search again; finished work is not repeated."
+    assert pause.consequence == "Calls “Search” again; finished work is not repeated."
 
 
 def test_the_pause_button_says_that_a_model_call_stops_at_once() -> None:
@@ -128,7 +130,7 @@ def test_the_cancel_button_names_calls_to_undo_to_release_and_to_keep() -> None:
     assert cancel.undo == ("Draft: title “Memo”",)
     assert cancel.irreversible == ("Mail: to “bo”",)
     assert cancel.release == ("Lock",)
-    text = "Stops now, can undo 1 call, releases Lock, 1 call can't be undone."
+    text = "Stops now, can undo 1 call, releases “Lock”, 1 call can't be undone."
     assert cancel.consequence == f"{text} Partial work is saved."
 
 
@@ -140,13 +142,13 @@ def test_a_child_run_is_not_counted_among_the_calls_that_can_be_undone() -> None
         .after(report_done("c2"), report_done("c3"))
     )
     cancel = get_buttons(run.state)[2]
-    assert cancel.consequence.startswith("Stops now, can undo 1 call, and the work of Aide.")
+    assert cancel.consequence.startswith("Stops now, can undo 1 call, and the work of “Aide”.")
     assert cancel.undo == ("Draft: title “Memo”", "the work of Aide")
     assert cancel.undo_count == 1
 
 
 @pytest.mark.parametrize(
-    ("children", "text"), [(1, "the work of Aide"), (3, "the work of 3 child runs")]
+    ("children", "text"), [(1, "the work of “Aide”"), (3, "the work of 3 child runs")]
 )
 def test_the_cancel_button_counts_child_runs_if_there_are_no_other_calls(
     children: int, text: str
@@ -181,7 +183,7 @@ def test_the_status_of_a_cancel_names_the_current_action() -> None:
     assert build_status_line(run.state).word == "Cancelling — stopping"
     pause, redirect, cancel = get_buttons(run.state)
     assert not any(button.enabled for button in (pause, redirect, cancel))
-    assert cancel.consequence == "Nothing new starts. Stopping Mail."
+    assert cancel.consequence == "Nothing new starts. Stopping “Mail”."
     run = run.after(v.CloseCall(epoch=E1, outcome=CallAborted(call=CallId("c3"))))
     run = run.cleans(C2)
     status = build_status_line(run.state)

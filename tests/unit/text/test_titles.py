@@ -1,8 +1,9 @@
-"""The default title of a call, for tools that declare none and for old journals."""
+"""The default title of a call, for tools that declare none, and the preview of an answer."""
 
 import pytest
 
 from midrun.core.values import Json, RequestedCall
+from midrun.text.phrases import PREVIEW_MAX_CHARS, preview_output
 from midrun.text.titles import TITLE_MAX_CHARS, format_title
 
 
@@ -45,3 +46,21 @@ def test_a_title_is_one_line_of_bounded_length() -> None:
     for title in (format_title(use), format_title(RequestedCall(tool="t", title="x\n" * 999))):
         assert len(title) <= TITLE_MAX_CHARS
         assert "\n" not in title
+
+
+@pytest.mark.parametrize(
+    ("output", "value", "preview"),
+    [
+        ("# Memo\n\nAcme is **late**,\nsays *Ada*.\n\nMore.", None, "Acme is late, says Ada."),
+        ("## Only a heading", None, "Only a heading"),
+        ("- `one`", None, "one"),
+        ("| who | sum |\n|---|---|\n| Ada | 5 |", None, "who | sum | Ada | 5 |"),
+        ('{"sum": 5}', {"sum": 5, "to": "Ada"}, "sum: 5, to: “Ada”"),
+        ("a" * 999, None, "a" * (PREVIEW_MAX_CHARS - 1) + "…"),
+        ("", None, ""),
+    ],
+)
+def test_the_preview_of_an_answer_is_one_line_of_plain_text(
+    output: str, value: Json, preview: str
+) -> None:
+    assert preview_output(output, value) == preview

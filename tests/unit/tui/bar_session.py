@@ -95,7 +95,7 @@ class BarSession:
     def text(self) -> str:
         """The lines that the bar shows now."""
         controller = self._session._controller
-        lines = [plain_text(line) for line in self._session._screen.visible_lines()]
+        lines = [plain_text(line) for line in self._session._screen.list_visible_lines()]
         return "\n".join([*lines, controller.buffer.text])
 
     async def wait_for(self, *texts: str) -> str:

@@ -32,22 +32,22 @@ CTRL_C, ESC, ALT_ENTER, ENTER = "\x03", "\x1b", "\x1b\r", "\r"
 TAB, BACKSPACE = "\t", "\x7f"
 STATIC = ROOT / "src" / "midrun" / "server" / "static"
 PASTED = "\x1b[200~{}\x1b[201~"
-READ_IN_FLIGHT = "Stops after Read"
+READ_IN_FLIGHT = "Stops after “Read”"
 """A part of the pause button while the tool `read` runs."""
 
 
 async def test_p_pauses_withdraws_the_pause_and_resumes() -> None:
     """The key does what its button says at the moment."""
     async with open_bar(READ, READ, "Done.") as bar:
-        await bar.wait_for("Running", "p  Pause — Stops after Read.")
+        await bar.wait_for("Running", "p  Pause — Stops after “Read”.")
         bar.press("p")
-        await bar.wait_for("Pausing, requested by ada", "Keep running — Withdraws the pause.")
+        await bar.wait_for("Pausing, requested by you", "Keep running — Withdraws the pause.")
         bar.press("p")
         await bar.wait_for("Running", "p  Pause")
         bar.press("p")
         await bar.wait_for("Pausing")
         bar.gates["read"].set()
-        await bar.wait_for("Paused by ada", "p  Resume")
+        await bar.wait_for("Paused by you", "p  Resume")
         bar.press("p")
         assert await bar.wait_for_exit() is ExitReason.ENDED
         assert "✓ the run completed" in bar.output.written
@@ -62,7 +62,7 @@ async def test_a_key_that_is_held_down_counts_once() -> None:
         await bar.wait_for("Pausing")
         bar.gates["read"].set()
         await bar.run.until("paused")
-        await bar.wait_for("Paused by ada")
+        await bar.wait_for("Paused by you")
 
 
 async def test_a_redirect_is_typed_in_the_composer_and_waits_for_the_next_step() -> None:
@@ -74,7 +74,7 @@ async def test_a_redirect_is_typed_in_the_composer_and_waits_for_the_next_step()
         bar.press("pcd? skip the sports")
         await bar.wait_for("pcd? skip the sports", "Running")
         bar.press(ENTER)
-        await bar.wait_for("redirect waits", "“pcd? skip the sports”")
+        await bar.wait_for("Redirect waits", "“pcd? skip the sports”")
         bar.gates["read"].set()
         assert await bar.wait_for_exit() is ExitReason.ENDED
         assert "received the new instruction “pcd? skip the sports”" in bar.output.written
@@ -142,7 +142,7 @@ async def test_a_question_to_a_paused_run_resumes_it_as_on_the_page() -> None:
         await bar.wait_for(READ_IN_FLIGHT, "s  Ask — Answers at the next turn")
         bar.press("p")
         bar.gates["read"].set()
-        await bar.wait_for("Paused by ada", "s  Ask — Resumes the run: it answers first")
+        await bar.wait_for("Paused by you", "s  Ask — Resumes the run: it answers first")
         bar.press(f"show far are you?{ENTER}")
         await bar.wait_for_print("» ada said “how far are you?”")
         assert await bar.wait_for_exit() is ExitReason.ENDED
@@ -153,7 +153,7 @@ async def test_hold_on_is_shown_until_the_side_question_is_answered() -> None:
     async with open_bar(READ, "Nearly there.", WRITE, "Done.") as bar:
         await bar.wait_for(READ_IN_FLIGHT, "r  Redirect")
         bar.press(f"show far are you?{ENTER}")
-        await bar.wait_for("Hold on", "message waits")
+        await bar.wait_for("Hold on", "Question waits")
         bar.gates["read"].set()
         assert "Hold on" not in await bar.wait_for("Running", "Write")
 
@@ -187,11 +187,11 @@ async def test_c_asks_for_confirmation_before_a_cancel() -> None:
         bar.press("c")
         await bar.wait_for("Cancel this run?", "It has changed nothing")
         bar.press("c")
-        await bar.wait_for("Pausing, requested by ada")
+        await bar.wait_for("Pausing, requested by you")
         bar.press("n")
         await bar.wait_for("Running")
         bar.press("c")
-        await bar.wait_for("Cancel this run?", "Pausing, requested by ada")
+        await bar.wait_for("Cancel this run?", "Pausing, requested by you")
         bar.press("y")
         assert await bar.wait_for_exit() is ExitReason.ENDED
         assert "■ ada asked to cancel the run" in bar.output.written
@@ -206,10 +206,10 @@ async def test_the_cancel_dialog_lists_the_undos_and_holds_the_run(
     """No call starts while the dialog is open."""
     async with open_bar(WRITE, READ, "Done.") as bar:
         bar.gates["write"].set()
-        await bar.wait_for("can undo 1", "read")
+        await bar.wait_for("can undo 1", "Read")
         bar.press("c")
         shown = await bar.wait_for(
-            "Cancel this run?", "Nothing new starts while you", "Pausing, requested by ada"
+            "Cancel this run?", "Nothing new starts while you", "Pausing, requested by you"
         )
         assert "It can undo: Write: title “Memo”" in shown
         assert (await bar.run.view()).hold_until is not None
@@ -221,11 +221,11 @@ async def test_the_cancel_dialog_lists_the_undos_and_holds_the_run(
 
 async def test_the_cancel_dialog_lists_the_releases() -> None:
     async with open_bar(Use("lock", name="door"), READ, "Done.") as bar:
-        await bar.wait_for("Running", "releases Lock")
+        await bar.wait_for("Running", "releases “Lock”")
         bar.press("c")
         await bar.wait_for(
             "Cancel this run?",
-            "It releases in any case: Lock: name “door”",
+            "Released in any case: Lock: name “door”",
             "^C again leaves it paused",
         )
         bar.press("y")
@@ -236,7 +236,7 @@ async def test_n_in_the_cancel_dialog_lets_the_run_go_on() -> None:
     """Only the hold is withdrawn."""
     async with open_bar(WRITE, READ, "Done.") as bar:
         bar.gates["write"].set()
-        await bar.wait_for("can undo 1", "read")
+        await bar.wait_for("can undo 1", "Read")
         bar.press("c")
         await bar.wait_for("Cancel this run?", "Pausing")
         bar.press("n")
@@ -248,9 +248,9 @@ async def test_n_in_the_cancel_dialog_lets_the_run_go_on() -> None:
 
 async def test_ctrl_c_pauses_then_opens_the_cancel_dialog_then_leaves() -> None:
     async with open_bar(WRITE, "Done.") as bar:
-        await bar.wait_for("p  Pause — Stops after Write.")
+        await bar.wait_for("p  Pause — Stops after “Write”.")
         bar.press(CTRL_C)
-        await bar.wait_for("Pausing, requested by ada", "Keep running")
+        await bar.wait_for("Pausing, requested by you", "Keep running")
         bar.press(CTRL_C)
         await bar.wait_for("Cancel this run?", "n  leave it as it is")
         bar.press(CTRL_C)
@@ -263,7 +263,7 @@ async def test_ctrl_c_in_the_cancel_dialog_turns_the_hold_into_a_pause() -> None
     """A hold would end after a minute, and the run would go on."""
     async with open_bar(WRITE, READ, "Done.") as bar:
         bar.gates["write"].set()
-        await bar.wait_for("can undo 1", "read")
+        await bar.wait_for("can undo 1", "Read")
         bar.press("c")
         await bar.wait_for("Cancel this run?", "Pausing")
         bar.press(CTRL_C)
@@ -345,7 +345,7 @@ async def test_the_notice_of_a_lost_connection_disappears_when_it_is_back(
 async def test_y_approves_a_call() -> None:
     """The dialog shows the arguments."""
     async with open_bar(SEND, "Done.") as bar:
-        await bar.wait_for("Waiting for a person", "a  Approve: Send? (to: “customers”)")
+        await bar.wait_for("Waiting for a person", "a  Approve “Send”? (to: “customers”)")
         bar.press("a")
         await bar.wait_for("  to: customers", "y  approve", "e  edit", "n  decline")
         bar.press("y")
@@ -471,8 +471,8 @@ async def test_ctrl_c_pauses_a_waiting_run_and_its_ask_stays_open() -> None:
         bar.press(ESC)
         await bar.wait_for("p  Pause — Pauses here; the question stays open.")
         bar.press(CTRL_C)
-        shown = await bar.wait_for("Paused by ada")
-        assert "Approve: Send?" in shown
+        shown = await bar.wait_for("Paused by you")
+        assert "Approve “Send”?" in shown
 
 
 async def test_an_answer_that_came_second_returns_to_the_composer() -> None:
@@ -498,7 +498,7 @@ async def test_an_answer_that_came_second_returns_to_the_composer() -> None:
 
 async def test_t_takes_over_and_writes_and_p_hands_back() -> None:
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Running", "read")
+        await bar.wait_for("Running", "Read")
         bar.press("t")
         await bar.wait_for("p  Keep running")  # the call in flight finishes first
         bar.gates["read"].set()
@@ -515,7 +515,7 @@ async def test_t_takes_over_and_writes_and_p_hands_back() -> None:
 
 async def test_r_hands_back_with_an_instruction() -> None:
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Running", "read")
+        await bar.wait_for("Running", "Read")
         bar.press("t")
         await bar.wait_for("p  Keep running")
         bar.gates["read"].set()
@@ -531,7 +531,7 @@ async def test_r_hands_back_with_an_instruction() -> None:
 async def test_f_starts_a_fork_and_shows_the_command_to_attach() -> None:
     """The command names the same store; this run goes on."""
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Running", "read")
+        await bar.wait_for("Running", "Read")
         bar.press("f")
         await bar.wait_for("a new run continues from here", "Esc: discard")
         bar.press(f"only the weather{ENTER}")
@@ -542,7 +542,7 @@ async def test_f_starts_a_fork_and_shows_the_command_to_attach() -> None:
 
 async def test_a_fork_needs_no_instruction() -> None:
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Running", "read")
+        await bar.wait_for("Running", "Read")
         bar.press("f")
         await bar.wait_for("Esc: discard")
         bar.press(ENTER)
@@ -577,7 +577,7 @@ async def test_the_bar_of_a_run_without_worker_shows_the_worker_command() -> Non
 async def test_ctrl_d_and_ctrl_z_show_the_key_that_leaves(key: str) -> None:
     """A suspended process would lose its runs to other workers."""
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Running", "read")
+        await bar.wait_for("Running", "Read")
         bar.press(key)
         await bar.wait_for("d leaves the bar", "Running")
 
@@ -602,7 +602,7 @@ async def test_the_text_in_the_composer_survives_the_cancel_dialog() -> None:
         bar.press("rskip the sports")
         await bar.wait_for("skip the sports")
         bar.press(CTRL_C)
-        await bar.wait_for("Pausing, requested by ada", "skip the sports")
+        await bar.wait_for("Pausing, requested by you", "skip the sports")
         bar.press(CTRL_C)
         await bar.wait_for("Cancel this run?")
         bar.press("n")
@@ -656,7 +656,7 @@ async def test_ctrl_o_attaches_a_file_to_a_side_question(tmp_path: Path) -> None
     (tmp_path / "receipt.txt").write_text("9 EUR")
     (tmp_path / "recipe.txt").write_text("soup")
     async with open_bar(Use("read", what="mail"), "Yes.", "Done.") as bar:
-        await bar.wait_for("Running", "read")
+        await bar.wait_for("Running", "Read")
         bar.press("s")
         await bar.wait_for("Ctrl-O: attach a file")
         bar.press(f"Is it paid?{CTRL_O}")
@@ -683,7 +683,7 @@ async def test_a_file_that_a_run_does_not_take_is_refused_by_name(
     os.truncate("large.txt", FileLimits().file_bytes + 1)
     os.mkfifo("pipe.txt")
     async with open_bar(Use("read", what="mail"), "Done.") as bar:
-        await bar.wait_for("Running", "read")
+        await bar.wait_for("Running", "Read")
         bar.press("r")
         await bar.wait_for("Tab: side question")
         bar.press(f"Use it{CTRL_O}")
@@ -723,7 +723,7 @@ async def test_an_answer_has_a_file_and_a_text(tmp_path: Path) -> None:
 
 async def test_a_draft_without_files_refuses_ctrl_o() -> None:
     async with open_bar(READ, "Done.") as bar:
-        await bar.wait_for("Running", "read")
+        await bar.wait_for("Running", "Read")
         bar.press("f")
         await bar.wait_for("a new run continues from here")
         bar.press(CTRL_O)

@@ -60,7 +60,7 @@ async def test_a_pause_marks_the_streamed_text_as_interrupted(tmp_path: Path) ->
         await t.wait_for("word word word", "Running")
         await t.press("p")
         await t.wait_for(
-            "⟨interrupted⟩", "p  Resume", condition=each_appears_once("Paused by ada")
+            "⟨interrupted⟩", "p  Resume", condition=each_appears_once("Paused by you")
         )
         await t.press("r")
         await t.wait_for("redirect ▸", "Esc: discard")
@@ -89,7 +89,7 @@ async def test_ctrl_c_three_times_leaves_the_run_paused(tmp_path: Path) -> None:
     async with open_terminal(tmp_path, 80, "run", f"{APP}:clerk", "Sort the mail") as t:
         await t.wait_for("Running", "read")
         await t.press("C-c")
-        await t.wait_for("Pausing, requested by ada", "Keep running")
+        await t.wait_for("Pausing, requested by you", "Keep running")
         await t.press("C-c")
         await t.wait_for(
             "Cancel this run?", "It can undo: Write: title “Memo”", "cancel and undo 1"

@@ -86,13 +86,39 @@ export class Artifacts extends StoreElement {
   constructor() {
     super();
     this._loader = new FileLoader(this);
+    /** @type {Artifact | null} the version that the preview shows */
+    this._previewed = null;
+    this._hasGrown = false; // it has just replaced an earlier version of the same document
+  }
+
+  /**
+   * Return the newest version; while it is being loaded, the one before, so that the panel keeps
+   * its height.
+   * @param {import("./run-store.js").RunStore} store @param {Artifact} newest
+   */
+  _choosePreviewed(store, newest) {
+    const before = this._previewed;
+    if (before?.file.hash === newest.file.hash) return newest;
+    const isLoaded = previewKind(newest.file) === "none" || this._loader.read(store, newest.file) !== null;
+    if (before && !isLoaded) return before;
+    this._hasGrown = before?.name === newest.name && previewKind(newest.file) === "markdown";
+    this._previewed = newest;
+    return newest;
+  }
+
+  /** Show the end of a document that has grown, unless the viewer reads it. */
+  updated() {
+    const box = this._hasGrown ? this.renderRoot.querySelector(".preview:not(:hover, :focus-within)") : null;
+    this._hasGrown = false;
+    if (!box || this.view?.phase !== "running") return;
+    box.scrollTop = box.scrollHeight;
   }
 
   render() {
     const { store } = this;
     const groups = groupVersions(this.view?.artifacts ?? []);
     if (!store || !this.setShown(groups.size > 0)) return nothing;
-    const newest = /** @type {Artifact} */ (this.view?.artifacts.at(-1));
+    const newest = this._choosePreviewed(store, /** @type {Artifact} */ (this.view?.artifacts.at(-1)));
     const hasPreview = previewKind(newest.file) !== "none";
     return html`<section class="panel" aria-labelledby="title">
       <h2 id="title">Artifacts</h2>

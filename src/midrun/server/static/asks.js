@@ -49,6 +49,12 @@ const UNSURE_ANSWERS = [
   ["no", "It didn’t"],
   ["unknown", "Don’t know"],
 ];
+/** By the answer of a person: what is assumed about a call of unknown outcome. */
+const UNSURE_OUTCOMES = /** @type {Record<string, string>} */ ({
+  yes: "it took effect",
+  no: "it did not take effect",
+  unknown: "its outcome stays unknown",
+});
 const CHOICE_LABELS = /** @type {Record<string, string>} */ ({
   approve: "Approved",
   decline: "Declined",
@@ -127,6 +133,20 @@ export class Asks extends StoreElement {
       }
       .error {
         color: var(--stop);
+      }
+      .decided {
+        display: grid;
+        gap: 4px;
+        font-size: 13px;
+      }
+      .card ~ .decided {
+        padding-top: 8px;
+        border-top: 1px solid var(--line);
+      }
+      .decided h3 {
+        font-size: 12.5px;
+        font-weight: 600;
+        color: var(--dim);
       }
       .json-editor {
         font: 12.5px var(--mono);
@@ -291,7 +311,7 @@ export class Asks extends StoreElement {
     const value = formatExact(given) || reason;
     const message = `${verb}${actor ? ` by ${actor}` : ""}${value ? `: “${value}”` : ""}`;
     this._rescueDraft(ask, message, by === this.view?.you && formatValue(given));
-    const decision = { id: ask.id, text: `${ask.question || formatCall(ask)} — ${message}` };
+    const decision = { id: ask.id, text: formatDecision(ask, message, given, actor) };
     this.recentDecisions = [decision, ...this.recentDecisions].slice(0, 3);
     setTimeout(() => {
       this.recentDecisions = this.recentDecisions.filter((one) => one !== decision);
@@ -313,7 +333,7 @@ export class Asks extends StoreElement {
 
   /** Scroll to the first card and focus its first control, once it takes keys. */
   reveal() {
-    this.scrollIntoView({ block: "start" });
+    this.scrollIntoView({ block: "nearest" });
     if (this._fresh.size) {
       setTimeout(() => void this.updateComplete.then(() => this._focusFirst()), FRESH_MS);
       this._focus("h2");
@@ -337,7 +357,12 @@ export class Asks extends StoreElement {
       ${repeat(unsent, ([id]) => id, ([id, one]) => this._renderUnsent(id, one))}
       ${repeat(asks, (ask) => ask.id, (ask) => this._renderCard(ask))}
       ${this.error ? html`<p class="error" role="alert">${this.error}</p>` : nothing}
-      ${this.recentDecisions.map((decision) => html`<p class="dim">${decision.text}</p>`)}
+      ${this.recentDecisions.length
+        ? html`<div class="decided">
+            ${asks.length + unsent.length ? html`<h3>Decided just now</h3>` : nothing}
+            ${this.recentDecisions.map((decision) => html`<p class="dim">${decision.text}</p>`)}
+          </div>`
+        : nothing}
     </section>`;
   }
 
@@ -516,6 +541,7 @@ export class Asks extends StoreElement {
         <input
           type="text"
           aria-label=${`Answer to: ${ask.question}`}
+          placeholder=${options.length ? "Another answer" : "Your answer"}
           .value=${live(this.drafts[ask.id] ?? "")}
           @input=${(/** @type {InputEvent} */ event) => this._updateDraft(ask, event)}
         />
@@ -719,10 +745,21 @@ export class Asks extends StoreElement {
 
 /** Return the question of an ask that has none of its own. @param {Ask} ask @param {string} tool */
 const defaultQuestion = (ask, tool) =>
-  (ask.of ?? ask.kind) === "unsure" ? `Did “${humanizeName(tool)}” go through?` : `Approve: ${formatApproved(ask, tool)}?`;
+  (ask.of ?? ask.kind) === "unsure" ? `Did “${humanizeName(tool)}” go through?` : `Approve ${quoteTitle(ask.title || humanizeName(tool))}?`;
 
-/** Return what is to be approved: the declared title, else the name; the card has the arguments. @param {Ask} ask @param {string} tool */
-const formatApproved = (ask, tool) => ask.title || humanizeName(tool);
+/**
+ * Return a decision in one line. That on a call of unknown outcome says what is now assumed.
+ * @param {Ask} ask @param {string} message @param {unknown} value @param {string} actor
+ */
+function formatDecision(ask, message, value, actor) {
+  const assumed = (ask.of ?? ask.kind) === "unsure" ? UNSURE_OUTCOMES[String(value)] : "";
+  if (assumed) return `${formatCall(ask)} — ${assumed}${actor ? `, says ${actor}` : ""}`.replace(/says you$/, "you say");
+  const subject = (ask.of ?? ask.kind) === "approval" ? formatCall(ask) : ask.question || formatCall(ask);
+  return `${subject} — ${message}`;
+}
+
+/** Return a title in quotation marks; marks inside it become single ones. @param {string} title */
+const quoteTitle = (title) => `“${title.replaceAll("“", "‘").replaceAll("”", "’")}”`;
 
 /** @param {number} asks @param {number} unsent */
 function formatTitle(asks, unsent) {

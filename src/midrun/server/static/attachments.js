@@ -150,7 +150,7 @@ export class Attachments extends FocusElement {
 
   /** Return why a file cannot be added; "" if it can. @param {File} file @param {UploadLimits} limits */
   #findProblem(file, { files, file_bytes, total_bytes }) {
-    if (this.items.length >= files) return `${files} files can be sent at once`;
+    if (this.items.length >= files) return `at most ${files} files can be sent at once`;
     if (file.size > file_bytes) return `it has ${formatSize(file.size)}, at most ${formatSize(file_bytes)} are allowed`;
     const total = this.items.reduce((sum, { size }) => sum + size, file.size);
     if (total > total_bytes) return `together the files would have ${formatSize(total)}, at most ${formatSize(total_bytes)} are allowed`;

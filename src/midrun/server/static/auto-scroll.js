@@ -108,6 +108,8 @@ export class AutoScroll {
   }
 
   #onResize() {
+    // A shorter page moves the reader up. The event follows in the next frame, after `#lastTop`.
+    this.#lastTop = Math.min(this.#lastTop, findScroller(this.#steps).scrollTop);
     if (!this.#atEnd || !this.#hasNewContent || isReaderBusy()) return;
     this.#hasNewContent = false;
     this.#scrollBy(this.#hiddenPixels());

@@ -13,6 +13,10 @@ import { exact, html } from "./template.js";
 const VALUE_MAX_CHARS = 60;
 const LISTED_MAX_ITEMS = 3;
 const NESTING_MAX = 3;
+const COLUMNS_MAX = 8;
+/** Of a longer text only the beginning is shown. */
+const CUT_CHARS = 320;
+const CUT_LINES = 9;
 /** Longer texts get lines of their own. */
 const SHORT_MAX_CHARS = 60;
 /** An object or a list that the server has cut, and the number of its characters. */
@@ -40,12 +44,38 @@ export const fieldStyle = css`
   }
   .fields .long {
     display: block;
-    max-height: 320px;
     padding: 6px 10px;
     border-left: 3px solid var(--line);
-    overflow: auto;
     white-space: pre-wrap;
     unicode-bidi: plaintext;
+  }
+  .fields details > .long {
+    border-top: 1px solid var(--line);
+  }
+  .fields .whole > summary {
+    width: fit-content;
+    color: var(--run);
+    font-size: 13px;
+  }
+  .records {
+    border-collapse: collapse;
+    font-size: 13.5px;
+    font-variant-numeric: tabular-nums;
+    overflow-wrap: break-word;
+  }
+  .records th {
+    color: var(--dim);
+    font-weight: 500;
+  }
+  .records :is(th, td) {
+    padding: 4px 16px 4px 0;
+    border-bottom: 1px solid var(--line);
+    text-align: start;
+    vertical-align: top;
+    unicode-bidi: plaintext;
+  }
+  .records-box {
+    overflow-x: auto;
   }
   .fields ul {
     padding-inline-start: 18px;
@@ -80,9 +110,12 @@ export function formatCall({ title, tool, args }) {
   if (typeof value !== "object" || !value) return value === null ? name : `${name}: ${formatShort(value)}`;
   const pairs = Object.entries(value)
     .filter(([, one]) => one !== null && one !== "")
-    .map(([key, one]) => `${exact(key)} ${formatShort(one)}`);
+    .map(([key, one]) => `${nameArgument(key)} ${formatShort(one)}`);
   return pairs.length ? `${name}: ${pairs.join(", ")}` : name;
 }
+
+/** Return the name of an argument inside a sentence: "new_text" as "new text". @param {string} key */
+const nameArgument = (key) => exact(/^\w+$/.test(key) ? key.replaceAll("_", " ").trim() || key : key);
 
 /** Return one line about a call that the server sent as "tool {…}", or as its title. @param {string} text */
 export function formatListedCall(text) {
@@ -108,7 +141,7 @@ function formatShort(value) {
 /** Return the fields of an object in a few words. @param {object} value */
 function formatPairs(value) {
   const pairs = Object.entries(value).filter(([, one]) => one !== null && one !== "");
-  const shown = pairs.slice(0, LISTED_MAX_ITEMS).map(([key, one]) => `${exact(key)} ${formatShort(one)}`);
+  const shown = pairs.slice(0, LISTED_MAX_ITEMS).map(([key, one]) => `${nameArgument(key)} ${formatShort(one)}`);
   const more = pairs.length - shown.length;
   return `${shown.join(", ") || "nothing"}${more > 0 ? ` and ${more} more` : ""}`;
 }
@@ -187,6 +220,8 @@ export function renderFields(value, depth) {
   if (depth >= NESTING_MAX && Object.keys(value).length) return renderRaw(value, formatShort(value));
   if (Array.isArray(value)) {
     if (!value.length) return html`<span class="dim">nothing</span>`;
+    const columns = findColumns(value);
+    if (columns) return renderRecords(columns, value);
     return html`<ul>
       ${value.map((one) => html`<li>${renderFields(one, depth + 1)}</li>`)}
     </ul>`;
@@ -194,15 +229,64 @@ export function renderFields(value, depth) {
   const entries = Object.entries(value);
   if (!entries.length) return html`<span class="dim">nothing</span>`;
   return html`<dl class="fields">
-    ${entries.map(([key, one]) => html`<dt>${exact(key)}</dt><dd>${renderFields(one, depth + 1)}</dd>`)}
+    ${entries.map(([key, one]) => html`<dt>${nameField(key)}</dt><dd>${renderFields(one, depth + 1)}</dd>`)}
   </dl>`;
 }
 
-/** @param {string} text */
-const renderString = (text) =>
-  text.length > SHORT_MAX_CHARS || text.includes("\n")
-    ? html`<span class="long" tabindex="0">${exact(text)}</span>`
-    : html`<span>${exact(text) || "(empty)"}</span>`;
+/** Return the name of a field as words; a name that is no identifier, as it is. @param {string} key */
+const nameField = (key) => (/^[a-z]\w*$/i.test(key) ? humanizeName(key) : exact(key));
+
+/**
+ * Return the columns of a table that shows a list: the fields that all its objects have. Null if
+ * they are not alike, or if a value is no plain one.
+ * @param {unknown[]} list
+ */
+function findColumns(list) {
+  if (list.length < 2 || !list.every((one) => typeof one === "object" && one && !Array.isArray(one))) return null;
+  const rows = /** @type {Record<string, unknown>[]} */ (list);
+  const columns = Object.keys(rows[0]);
+  if (!columns.length || columns.length > COLUMNS_MAX) return null;
+  const isAlike = (/** @type {Record<string, unknown>} */ row) =>
+    Object.keys(row).length === columns.length &&
+    columns.every((name) => name in row && isPlain(row[name]));
+  return rows.every(isAlike) ? columns : null;
+}
+
+/** Tell whether a value fits into a cell. @param {unknown} value */
+const isPlain = (value) =>
+  typeof value === "string" ? value.length <= SHORT_MAX_CHARS && !value.includes("\n") : typeof value !== "object" || value === null;
+
+/** @param {string[]} columns @param {any[]} rows */
+const renderRecords = (columns, rows) => html`<div class="records-box"><table class="records">
+    <thead>
+      <tr>${columns.map((name) => html`<th scope="col">${nameField(name)}</th>`)}</tr>
+    </thead>
+    <tbody>
+      ${rows.map((row) => html`<tr>${columns.map((name) => html`<td>${renderFields(row[name], NESTING_MAX)}</td>`)}</tr>`)}
+    </tbody>
+  </table></div>`;
+
+/** Render a text; the end of a very long one is behind a toggle that says how long it is. @param {string} text */
+function renderString(text) {
+  if (text.length <= SHORT_MAX_CHARS && !text.includes("\n")) return html`<span>${exact(text) || "(empty)"}</span>`;
+  const cut = findCut(text);
+  if (cut >= text.length) return html`<span class="long">${exact(text)}</span>`;
+  const count = text.length.toLocaleString("en");
+  return html`<span class="long">${exact(text.slice(0, cut).trimEnd())} …</span>
+    <details class="whole">
+      <summary>Show all ${count} characters</summary>
+      <span class="long">${exact(text)}</span>
+    </details>`;
+}
+
+/** Return where a text is cut: after some lines, between words. @param {string} text */
+function findCut(text) {
+  const lines = text.split("\n", CUT_LINES + 1);
+  const end = lines.length > CUT_LINES ? lines.slice(0, CUT_LINES).join("\n").length : text.length;
+  const cut = Math.min(end, CUT_CHARS);
+  if (text.length - cut < CUT_CHARS / 4) return text.length; // a toggle for a few words is no help
+  return Math.max(text.lastIndexOf(" ", cut), cut - 40);
+}
 
 /** @param {unknown} value */
 function formatScalar(value) {

@@ -142,8 +142,8 @@ export class CancelSheet extends StoreElement {
           : "Nothing new starts while you decide."}
       </div>
       ${renderCalls("It can undo:", undo)} ${renderCalls("It cannot undo:", irreversible)}
-      ${renderCalls("It releases in any case:", release)}
-      ${renderCalls("Unknown whether these happened:", unsure)}
+      ${renderCalls("Released in any case:", release)}
+      ${renderCalls("Unknown whether it happened:", unsure)}
       ${[undo, irreversible, release, unsure].some((calls) => calls.length)
         ? nothing
         : html`<div>It has changed nothing that a cancel could undo.</div>`}

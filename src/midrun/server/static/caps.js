@@ -53,7 +53,7 @@ export class Caps extends StoreElement {
     if (!run) return nothing;
     const { tokens, cost_usd: cost } = run.usage;
     return html`<section class="panel" aria-labelledby="title">
-      <h2 id="title">Caps</h2>
+      <h2 id="title">${run.caps.length ? "Caps" : "Usage"}</h2>
       ${run.caps.map((cap) => this._renderCap(cap))}
       ${run.caps.some((cap) => cap.name === "tokens") || !tokens
         ? nothing

@@ -65,6 +65,13 @@ export class Composer extends StoreElement {
       form:focus-within {
         border-color: var(--run);
       }
+      form:has(textarea:focus-visible) {
+        outline: 2px solid var(--run);
+        outline-offset: -1px;
+      }
+      form[data-question]:has(textarea:focus-visible) {
+        outline-color: var(--wait);
+      }
       form[data-question] {
         border-color: var(--wait);
       }
@@ -95,7 +102,7 @@ export class Composer extends StoreElement {
         field-sizing: content;
       }
       textarea:focus-visible {
-        outline-offset: -1px;
+        outline: none; /* the line around has the ring */
       }
       textarea::placeholder {
         color: var(--dim);

@@ -23,6 +23,8 @@ import { html } from "./template.js";
 
 /** A pause that takes longer offers to stop the calls that it waits for. */
 const LONG_PAUSE_MS = 10_000;
+/** Characters of a question on the bar; the card has all of it. */
+const ASK_MAX_CHARS = 80;
 /** The HTTP status for a run that does not exist, or that the viewer may not see. */
 const GONE = 404;
 const FINISHED_PHASES = new Set(["completed", "cancelled"]);
@@ -77,7 +79,11 @@ function formatSilence(store, run) {
  */
 function formatPlace(run) {
   const items = run.plan_rows.filter((item) => item.style !== "dropped");
-  if (!items.length) return run.position.replace(/^step (\d+)$/, "turn $1");
+  if (!items.length) {
+    const [, turn] = /^(?:step|turn) (\d+)$/.exec(run.position) ?? [];
+    if (!turn) return run.position;
+    return isFinished(run) ? formatCount(Number(turn), "turn") : `turn ${turn}`;
+  }
   const done = items.filter((item) => item.style === "done").length;
   if (isFinished(run) || run.phase === "paused") return `plan ${done}/${items.length} done`;
   const [, at, total] = /^(?:step|item) (\d+) of (\d+)$/.exec(run.position) ?? [];
@@ -173,10 +179,10 @@ export function renderPausingRow(store, run, send) {
 export function renderPendingRows(run, withdraw, applyNow) {
   return run.pending.map((pending) => {
     const isRedirect = pending.kind === "redirect";
-    const noun = isRedirect ? "Redirect" : "Message";
+    const noun = isRedirect ? "Redirect" : "Question";
     const until = pending.urgency === "later" ? "for the end of the task" : "for the next turn";
-    return html`<div class="line" data-tone="run">
-      ${icon("redirect")}
+    return html`<div class="line" data-tone=${isRedirect ? "run" : "wait"}>
+      ${icon(isRedirect ? "redirect" : "ask")}
       <span>
         ${noun}${formatBy(pending.by, run.you)} waits ${until}: “${pending.text}”${formatFileCount(pending.files)}
       </span>
@@ -313,9 +319,15 @@ export function renderAskRow(run, asks) {
   const count = asksForViewer(run).length;
   if (!asks || !count || run.phase === "waiting" || isFinished(run)) return nothing;
   return html`<div class="line" data-tone="wait">
-    ${icon("waiting")}<span>Needs your answer${count > 1 ? ` (${count})` : ""}</span>
+    ${icon("waiting")}<span>Needs your answer${count > 1 ? ` (${count})` : html`: ${nameAsk(asksForViewer(run)[0])}`}</span>
     ${renderRevealButton("Answer…", asks)}
   </div>`;
+}
+
+/** Return an ask in a few words: its question on one line. @param {import("./run-store.js").Ask} ask */
+function nameAsk({ question, title, kind }) {
+  const line = (kind === "approval" && title ? title : question).replace(/[*`]+/g, "").split("\n", 1)[0];
+  return line.length > ASK_MAX_CHARS ? `${line.slice(0, ASK_MAX_CHARS - 1)}…` : line;
 }
 
 /** @param {Run} run */

@@ -77,7 +77,7 @@ export const style = css`
   }
   .clock {
     flex: none;
-    font: 700 14px var(--mono);
+    font: 600 13px var(--mono);
     font-variant-numeric: tabular-nums;
   }
   .clock.stopped {
@@ -187,9 +187,13 @@ export const style = css`
     display: flex;
     align-items: center;
     gap: 6px;
-    font-size: 14.5px;
+    font-size: 14px;
     font-weight: 600;
     line-height: 1.1;
+  }
+  /* The icon has the colour; four coloured words side by side would compete with the text. */
+  .control:not([aria-disabled="true"]) b > span {
+    color: var(--fg);
   }
   .control b > span {
     min-width: 0;
@@ -236,7 +240,7 @@ export const style = css`
   }
   .help dl div {
     display: grid;
-    grid-template-columns: 84px minmax(0, 1fr);
+    grid-template-columns: 104px minmax(0, 1fr);
     align-items: baseline;
   }
   .help kbd {

@@ -2,7 +2,7 @@
 /**
  * `<midrun-controls>`: the control bar of a run.
  *
- * Attributes: `run`, `base`, `token`; `global-keys`: with it the keys P, R, A and C work wherever
+ * Attributes: `run`, `base`, `token`; `global-keys`: with it the keys P, R, S, C and A work wherever
  * the focus is, otherwise only inside the element or the `<midrun-run>` that it is part of;
  * `docked`: the bar stays at the lower edge, and everything that comes and goes is above it. So
  * the buttons do not move while one aims at them. Without it, such rows are below the buttons.
@@ -68,8 +68,9 @@ const FINISHED_HINT = "Run again starts the same task from its beginning; contin
 const HELP_KEYS = [
   ["P", "pause or resume"],
   ["R", "write an instruction"],
-  ["A", "ask a side question"],
+  ["S", "ask a side question"],
   ["C", "cancel: opens the sheet; its button confirms"],
+  ["A", "answer: goes to the open question or approval"],
   ["Enter", "send the text: from the next turn"],
   ["Ctrl+Enter", "send it now, and stop the current call"],
   ["Shift+Enter", "new line"],
@@ -164,8 +165,9 @@ export class MidrunControls extends StoreElement {
     const act = {
       p: () => this._pressPause(),
       r: () => this.openComposer(false),
-      a: () => this.openComposer(true),
+      s: () => this.openComposer(true),
       c: () => this._openCancel(),
+      a: () => this._asks?.reveal(),
       "?": () => (this.help = !this.help),
     }[event.key.toLowerCase()];
     // "?" is not subject to the viewer's choice: it shows the checkbox that changes it.
@@ -311,7 +313,7 @@ export class MidrunControls extends StoreElement {
         ${renderStatusRow(store, run, renderJumpLink(run, this._asks, store.report && this._report, this._result), () => (this.help = !this.help))}
         <midrun-composer
           .store=${store}
-          @sent=${(/** @type {CustomEvent<string>} */ event) => (this.notice = event.detail)}
+          @sent=${this._onSent}
           @left=${() => this._focusButton(isFinished(run) ? "fork" : "redirect")}
         ></midrun-composer>
         ${isFinished(run) ? renderFinishedActions(this, run) : this._renderButtons(run)}
@@ -338,6 +340,12 @@ export class MidrunControls extends StoreElement {
       ${this._isPart || store.askPanels.length ? nothing : html`<midrun-asks .store=${store}></midrun-asks>`}
       ${this.notice ? html`<div class="line"><span>${renderEmphasis(this.notice)}</span></div>` : nothing}
       ${this.error ? html`<div class="error" role="alert">${this.error}</div>` : nothing}`;
+  }
+
+  /** Show the acknowledgement of a text, and tell the element around that one was sent. @param {CustomEvent<string>} event */
+  _onSent({ detail }) {
+    this.notice = detail;
+    this.dispatchEvent(new CustomEvent("sent"));
   }
 
   /** Remember which button the pointer or the focus is on. @param {Event} event */
@@ -380,7 +388,7 @@ export class MidrunControls extends StoreElement {
     return html`<div class="buttons">
       ${this._renderButton("pause", "P", pause, () => this._pressPause())}
       ${this._renderButton("redirect", "R", redirect, () => this.openComposer(false))}
-      ${this._renderButton("ask", "A", ask, () => this.openComposer(true))}
+      ${this._renderButton("ask", "S", ask, () => this.openComposer(true))}
       ${this._renderButton("cancel", "C", cancel, () => this._openCancel(), this.sheet === "cancel")}
     </div>`;
   }
@@ -422,7 +430,7 @@ export class MidrunControls extends StoreElement {
         ${this.globalKeys
           ? html`<label>
               <input type="checkbox" .checked=${this._shortcutsEverywhere} @change=${change} />
-              anywhere on this page
+              These keys work anywhere on this page
             </label>`
           : nothing}
         <button @click=${() => (this.help = false)}>Close</button>

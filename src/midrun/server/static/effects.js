@@ -46,8 +46,24 @@ export class Effects extends StoreElement {
         min-width: 0;
         overflow-wrap: anywhere;
       }
+      summary {
+        display: grid;
+        grid-template-columns: 12px minmax(0, 1fr);
+        gap: 0 6px;
+        list-style: none;
+      }
+      summary::-webkit-details-marker {
+        display: none;
+      }
+      summary::before {
+        content: "›";
+        color: var(--dim);
+      }
+      details[open] > summary::before {
+        content: "⌄";
+      }
       summary .dim {
-        display: block;
+        grid-column: 2;
         font-size: 12.5px;
       }
       details[open] > summary {
@@ -76,14 +92,14 @@ export class Effects extends StoreElement {
               (effect) => html`<li>
                 <details>
                   <summary>
-                    ${formatCall(effect)}<span class="dim">${formatState(effect, isFinished)}</span>
+                    <span>${formatCall(effect)}</span><span class="dim">${formatState(effect, isFinished)}</span>
                   </summary>
                   ${renderJsonText(effect.args)} ${renderFiles(this.store, this._filesOf(effect))}
                 </details>
               </li>`,
             )}
           </ul>`
-        : html`<p class="dim">None so far.</p>`}
+        : html`<p class="dim">${isFinished ? "None." : "None so far."}</p>`}
     </section>`;
   }
 }

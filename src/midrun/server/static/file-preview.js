@@ -11,6 +11,8 @@ import { exact, html } from "./template.js";
 
 const TABLE_MAX_ROWS = 200;
 const TABLE_MAX_COLUMNS = 30;
+/** A longer cell is wrapped. */
+const CELL_MAX_CHARS = 32;
 /** Symbols and words of the lines of a difference; the words are for screen readers. */
 const DIFF_MARKS = /** @type {Record<string, [string, string]>} */ ({
   added: ["+", "added: "],
@@ -53,9 +55,14 @@ export const previewStyle = css`
     text-align: start;
     vertical-align: top;
     white-space: pre-wrap;
+    overflow-wrap: break-word; /* a column is as wide as its longest word, and the box scrolls */
+  }
+  .preview td.short {
+    white-space: pre;
   }
   .preview th {
     background: var(--panel);
+    white-space: nowrap;
   }
   .difference {
     padding: 6px 0;
@@ -110,7 +117,7 @@ function renderTable([head = [], ...rows]) {
       </thead>
       <tbody>
         ${rows.slice(0, TABLE_MAX_ROWS).map(
-          (row) => html`<tr>${cut(row).map((cell) => html`<td>${exact(cell)}</td>`)}</tr>`,
+          (row) => html`<tr>${cut(row).map((cell) => html`<td class=${cell.length <= CELL_MAX_CHARS ? "short" : nothing}>${exact(cell)}</td>`)}</tr>`,
         )}
       </tbody>
     </table>

@@ -59,7 +59,7 @@ export class HeldTopics extends StoreElement {
       ${mayAct
         ? html`<span class="row">
             <button @click=${() => void this._act(topic, "resume")}>
-              ${isStale ? "Reconstruct" : "Go back to it"}
+              ${isStale ? "Go back and reconstruct it" : "Go back to it"}
             </button>
             <button @click=${() => void this._act(topic, "drop")}>Drop</button>
           </span>`

@@ -48,7 +48,7 @@ const style = css`
   h4,
   h5,
   h6 {
-    margin-top: 6px;
+    margin: 6px 0 0;
     font-size: 15px;
     line-height: 1.35;
   }
@@ -429,12 +429,15 @@ function otherHost(words, href) {
 
 /** Give the headings ranks without gaps, however many number signs they have. @param {Rendered[]} rendered */
 function rankHeadings(rendered) {
-  let last = FIRST_HEADING_RANK - 1;
+  /** @type {number[]} levels of the headings that the current place is below */
+  const above = [];
   for (const one of rendered) {
     if (one.block.kind !== "heading") continue;
-    last = Math.min(FIRST_HEADING_RANK - 1 + one.block.level, last + 1, LAST_HEADING_RANK);
-    if (one.node.localName === `h${last}`) continue;
-    const ranked = createElement(`h${last}`, one.node.className, ...one.node.childNodes);
+    while (above.length && above[above.length - 1] >= one.block.level) above.pop();
+    above.push(one.block.level);
+    const rank = Math.min(FIRST_HEADING_RANK - 1 + above.length, LAST_HEADING_RANK);
+    if (one.node.localName === `h${rank}`) continue;
+    const ranked = createElement(`h${rank}`, one.node.className, ...one.node.childNodes);
     one.node.replaceWith(ranked);
     one.node = ranked;
   }

@@ -58,7 +58,7 @@ interface ElementClass<Element> {
 
 /** `<midrun-run>`: everything about a run, and its control bar. */
 export interface MidrunRun extends RunElement {
-  /** Whether P, R, A and C work wherever the focus is; attribute `global-keys`. */
+  /** Whether P, R, S, C and A work wherever the focus is; attribute `global-keys`. */
   globalKeys: boolean;
 }
 export const MidrunRun: ElementClass<MidrunRun>;

@@ -43,6 +43,9 @@ export class PlanRail extends StoreElement {
       button:hover {
         background: var(--panel);
       }
+      button:focus-visible {
+        outline-offset: -2px; /* the box around scrolls, and would cut it off */
+      }
       .icon {
         margin-top: 2px;
       }

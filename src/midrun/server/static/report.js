@@ -25,7 +25,7 @@ const OTHER_LISTS = /** @type {[keyof Report, string][]} */ ([
   ["undoing", "Being undone"],
   ["released", "Released"],
   ["stopped", "Stopped midway"],
-  ["unsure", "Unsure whether it happened"],
+  ["unsure", "Unknown whether it happened"],
   ["failed", "Failed"],
   ["never_started", "Never started"],
   ["still_held", "Could not be released"],
@@ -56,6 +56,14 @@ export class ReportPanel extends StoreElement {
       }
       li {
         overflow-wrap: anywhere;
+      }
+      .list {
+        display: grid;
+        gap: 4px;
+      }
+      .list h3 {
+        color: var(--dim);
+        font-size: 13px;
       }
       .panel {
         background: var(--bg);
@@ -191,18 +199,32 @@ function renderColumn(title, shape, tone, items, empty = "Nothing.") {
 
 /** @param {string} title @param {ReportedCall[]} calls @param {string} [empty] */
 function renderList(title, calls, empty = "") {
-  if (!calls.length) return empty ? html`<p><b>${title}:</b> ${empty}</p>` : nothing;
-  return html`<p>
-    <b>${title}:</b> ${renderCalls(calls).map((call, at) => html`${at ? "; " : ""}${call}`)}
-  </p>`;
+  if (!calls.length && !empty) return nothing;
+  return html`<div class="list">
+    <h3>${title}</h3>
+    ${calls.length
+      ? html`<ul>
+          ${renderCalls(calls).map((call) => html`<li>${call}</li>`)}
+        </ul>`
+      : html`<p class="dim">${empty}</p>`}
+  </div>`;
 }
 
-/** @param {ReportedCall[]} calls */
-const renderCalls = (calls) =>
-  calls.map(
-    (call) => html`<span>${formatCall(call)}</span>${call.note
+/** Render one line for each call; calls that read the same are counted. @param {ReportedCall[]} calls */
+function renderCalls(calls) {
+  /** @type {Map<string, {call: ReportedCall, count: number}>} */
+  const lines = new Map();
+  for (const call of calls) {
+    const key = [formatCall(call), call.note, call.why].join("\n");
+    const line = lines.get(key);
+    if (line) line.count += 1;
+    else lines.set(key, { call, count: 1 });
+  }
+  return [...lines.values()].map(
+    ({ call, count }) => html`<span>${formatCall(call)}</span>${count > 1 ? html` <span class="dim">(${count} times)</span>` : nothing}${call.note
         ? html` <span class="dim">— ${call.note}</span>`
         : nothing}${call.why ? html` <span class="dim">(why: ${call.why})</span>` : nothing}`,
   );
+}
 
 customElements.define("midrun-report", ReportPanel);

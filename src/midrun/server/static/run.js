@@ -131,8 +131,10 @@ export class MidrunRun extends StoreElement {
         max-height: calc(100vh - 24px);
         overflow: auto;
         scrollbar-width: thin;
-        /* Room for focus rings, which overflow would cut off. */
-        margin: -4px;
+        scrollbar-color: var(--line) transparent;
+        /* Room for focus rings, which overflow would cut off. Not below: there it would make the
+           page longer than the bar is low, and the bar would move at the end of the page. */
+        margin: -4px -4px 0;
         padding: 4px;
       }
       .dock {
@@ -311,7 +313,12 @@ export class MidrunRun extends StoreElement {
           ${this.isAway && !isFinished
             ? html`<button class="newest" @click=${() => this._steps?.scrollToEnd()}>↓ Newest</button>`
             : nothing}
-          <midrun-controls .store=${store} docked ?global-keys=${this.globalKeys}></midrun-controls>
+          <midrun-controls
+            .store=${store}
+            docked
+            ?global-keys=${this.globalKeys}
+            @sent=${() => isFinished || this._steps?.scrollToEnd()}
+          ></midrun-controls>
         </div>
       </div>
       <div class="side">

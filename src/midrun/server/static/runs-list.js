@@ -264,7 +264,6 @@ export class MidrunRuns extends FocusElement {
             ${FILTERS[name].label} <span class="mono">${rows.filter(FILTERS[name].fits).length}</span>
           </button>`,
       )}
-      ${this.#renderAgentFilter(rows)}
       <input
         type="search"
         class="search"
@@ -273,6 +272,7 @@ export class MidrunRuns extends FocusElement {
         maxlength="500"
         @input=${this.#onSearchInput}
       />
+      ${this.#renderAgentFilter(rows)}
     </div>`;
   }
 
@@ -318,7 +318,7 @@ export class MidrunRuns extends FocusElement {
             <th scope="col">Task</th>
             <th scope="col">Started</th>
             <th scope="col">At work</th>
-            <th scope="col">Plan</th>
+            <th scope="col">Progress</th>
             <th scope="col">Cost</th>
             <th scope="col"><span class="visually-hidden">Quick action</span></th>
           </tr>
@@ -348,6 +348,7 @@ export class MidrunRuns extends FocusElement {
         <a href=${`${this.base}/runs/${row.run_id}`} @click=${(/** @type {MouseEvent} */ event) => this.#open(event, row)}
           >${row.task || "(no task)"}</a
         >
+        ${row.output ? html`<div class="preview">${row.output}</div>` : nothing}
         <div class="dim about">
           ${row.agent} · <code title=${row.run_id}>${formatShortId(row.run_id)}</code>${row.parent
             ? html` · part of <code>${formatShortId(row.parent)}</code>`
@@ -357,8 +358,8 @@ export class MidrunRuns extends FocusElement {
       </td>
       <td class="figure" data-label="Started" title=${formatDate(row.started_at)}>${formatStart(row)}</td>
       <td class="figure" data-label="At work">${formatDuration(store.elapsed(row))}</td>
-      <td class="figure" data-label="Plan">${formatStep(row)}</td>
-      <td class="figure" data-label="Cost">${row.cost_usd ? formatMoney(row.cost_usd) : "–"}</td>
+      <td class="figure" data-label="Progress">${formatStep(row)}</td>
+      <td class=${row.cost_usd ? "figure" : "figure unknown"} data-label="Cost">${row.cost_usd ? formatMoney(row.cost_usd) : "–"}</td>
       <td class="action">${this.#renderQuickAction(row)}</td>
     </tr>`;
   }
@@ -423,10 +424,16 @@ export class MidrunRuns extends FocusElement {
 
   #renderEmpty() {
     if (!this._store?.isLoaded) return html`<p class="dim no-runs">Loading runs …</p>`;
-    return html`<slot name="empty"><section class="panel empty">
-      <p><strong>No runs yet.</strong></p>
-      <p class="dim">Start one here with <em>New run</em>, or from a shell:</p>
-      <pre>midrun run app.py "the task"</pre>
+    const mayStart = this._store.hasRole("user");
+    return html`<slot name="empty"><section class="empty">
+      <h2>No runs yet.</h2>
+      <p class="dim">
+        A run is one agent at work on one task. You can watch it here, and pause, redirect, ask or cancel it at any time.
+      </p>
+      ${mayStart && this._sheet !== "new"
+        ? html`<button class="main" @click=${() => this.#toggle("new")}>Start the first run</button>`
+        : nothing}
+      ${mayStart ? html`<p class="dim">From a shell: <code>midrun run app.py "the task"</code></p>` : nothing}
     </section></slot>`;
   }
 

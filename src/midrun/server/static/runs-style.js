@@ -32,6 +32,16 @@ export const style = css`
   .chips {
     margin-bottom: 8px;
   }
+  .chips .search {
+    flex: 1 1 180px;
+    width: auto;
+    min-height: var(--target, 32px);
+    margin-left: auto;
+    padding: 4px 10px;
+  }
+  .chip .mono {
+    color: var(--dim);
+  }
   .chip {
     border-radius: 999px;
   }
@@ -69,7 +79,6 @@ export const style = css`
   .agents {
     width: auto;
     min-height: var(--target, 32px);
-    margin-left: auto;
     padding: 4px 8px;
   }
   .about {
@@ -102,7 +111,25 @@ export const style = css`
     overflow: hidden;
     font-weight: 600;
     color: var(--fg);
+    text-decoration: none;
     unicode-bidi: plaintext;
+  }
+  .preview {
+    display: -webkit-box;
+    -webkit-box-orient: vertical;
+    -webkit-line-clamp: 2; /* the run's own page shows all of it */
+    overflow: hidden;
+    margin-top: 2px;
+    font-size: 13.5px;
+    unicode-bidi: plaintext;
+  }
+  tr:hover .task a,
+  .task a:focus-visible {
+    text-decoration: underline;
+    text-underline-offset: 2px;
+  }
+  tbody tr:hover {
+    background: color-mix(in srgb, var(--panel) 60%, var(--bg));
   }
   .note {
     margin-top: 4px;
@@ -129,9 +156,22 @@ export const style = css`
     color: var(--stop);
     font-weight: 600;
   }
-  .no-runs,
-  .empty {
+  .no-runs {
     margin-top: 8px;
+  }
+  .empty {
+    display: grid;
+    justify-items: center;
+    gap: 12px;
+    max-width: 52ch;
+    margin: 8vh auto 0;
+    text-align: center;
+  }
+  .empty h2 {
+    font-size: 18px;
+    letter-spacing: normal;
+    text-transform: none;
+    color: var(--fg);
   }
   .older {
     margin-top: 12px;
@@ -186,6 +226,12 @@ export const style = css`
     }
     tr.child {
       padding-left: 22px;
+    }
+    tr.child .task {
+      padding-left: 0;
+    }
+    .unknown {
+      display: none; /* here it would take a line of its own */
     }
     td[data-label]::before {
       content: attr(data-label) " ";

@@ -73,6 +73,16 @@ export const style = css`
   .tool {
     font-size: 12.5px;
   }
+  details[open] > .head .tool {
+    display: none; /* the calls below name it */
+  }
+  /* Turns that only call tools read as one list. */
+  li.plain[data-calls] + li.plain[data-calls] {
+    margin-top: -14px;
+  }
+  .body > .turn[data-calls] + .turn[data-calls] {
+    margin-top: -10px;
+  }
   .previous {
     display: block;
     font-size: 12.5px;
@@ -186,6 +196,10 @@ export const style = css`
     clip-path: inset(50%);
     white-space: nowrap;
   }
+  .child {
+    margin-left: 34px; /* below the title of its call */
+    font-size: 12.5px;
+  }
   .call-title {
     flex: 0 1 auto;
     min-width: 0;
@@ -240,6 +254,19 @@ export const style = css`
     }
     .call > dl {
       grid-template-columns: minmax(0, 1fr);
+    }
+    .call summary {
+      flex-wrap: wrap;
+      row-gap: 2px;
+    }
+    .call-title {
+      flex: 1 1 0;
+      min-width: 50%;
+    }
+    .call-error {
+      flex-basis: 100%;
+      padding-left: 26px;
+      white-space: normal;
     }
   }
 `;

@@ -11,7 +11,7 @@ import { fieldStyle, humanizeName } from "./call-text.js";
 import { style } from "./steps-style.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
-import { hasContent, renderLiveReply, renderStyle, renderTurn, visibleCalls } from "./turn-parts.js";
+import { hasContent, isOnlyCalls, renderLiveReply, renderStyle, renderTurn, visibleCalls } from "./turn-parts.js";
 import { html } from "./template.js";
 
 /** @typedef {import("./types.js").TurnView} Turn */
@@ -118,7 +118,7 @@ export class Steps extends StoreElement {
         renderTurn(turn, { ...context, isContinuation: isContinuation(row.turns, at) }))}
       ${reply ? renderLiveReply(reply, isContinuation(row.turns, row.turns.length)) : nothing}
     </div>`;
-    if (!row.title) return html`<li data-style=${style} class="plain">${body}</li>`;
+    if (!row.title) return html`<li data-style=${style} class="plain" ?data-calls=${!reply && row.turns.every(isOnlyCalls)}>${body}</li>`;
     // The words of the agent are the content: only items without any are folded.
     const hasText = row.turns.some(({ text, role }) => text && role !== "runtime");
     return html`<li data-style=${style} data-item=${item}>

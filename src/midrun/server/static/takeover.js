@@ -147,7 +147,7 @@ export class TakeOver extends StoreElement {
 
   _renderForms() {
     return html`<div class="group">
-        <label for="text">Write as the assistant</label>
+        <label for="text">Write in the agent’s place</label>
         <textarea id="text" rows="2" .value=${live(this.text)} @input=${this._setter("text")}></textarea>
         <div class="row">
           <button ?disabled=${!this.text.trim()} @click=${() => void this._write()}>Write</button>

@@ -258,8 +258,12 @@ export const theme = css`
     min-height: 24px;
   }
   :focus-visible {
-    outline: 3px solid var(--run);
+    outline: 2px solid var(--run);
     outline-offset: 2px;
+  }
+  /* A heading takes the focus so that a screen reader starts there; no key acts on it. */
+  :is(h1, h2, h3):focus-visible {
+    outline: none;
   }
 
   .badge {

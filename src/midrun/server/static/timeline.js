@@ -22,7 +22,7 @@ const FILTERS = /** @type {[string, string][]} */ ([
   ["control", "Control"],
   ["steps", "Turns"],
   ["tools", "Tools"],
-  ["effects", "Effects"],
+  ["effects", "Changes"],
 ]);
 /** @typedef {"control" | "steps" | "tools" | "effects"} Group */
 

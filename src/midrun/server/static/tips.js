@@ -23,7 +23,7 @@ const CLOSED_DRAFT_NAME = "tips closed";
  * @type {{label: string, effect: string, isTriedBy: (event: FeedEvent) => boolean, text?: string, isQuestion?: boolean}[]}
  */
 const TIPS = [
-  { label: "Pause in mid-sentence", effect: "Resume later: the next word follows.", isTriedBy: ({ type }) => type === "run.paused" },
+  { label: "Pause in mid-sentence", effect: "Resume later: the next word follows.", isTriedBy: ({ type, data }) => type === "run.pausing" && !data.until },
   {
     label: "Ask a side question",
     effect: "It answers, then goes back to its work.",

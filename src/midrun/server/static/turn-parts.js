@@ -36,6 +36,10 @@ export const hasContent = (turn) =>
   !(turn.role === "runtime" && turn.kind === "held") &&
   Boolean(turn.text || turn.thinking || turn.files?.length || visibleCalls(turn).length);
 
+/** Tell whether a turn has calls and no words. @param {Turn} turn */
+export const isOnlyCalls = (turn) =>
+  turn.role === "assistant" && !turn.text && !turn.thinking && !turn.agent && visibleCalls(turn).length > 0;
+
 /**
  * Render the icon and the label of a style.
  * @param {string} style @param {boolean} isLost whether the worker or the server is silent
@@ -56,13 +60,13 @@ export function renderStyle(style, isLost) {
 export function renderTurn(turn, context) {
   const isPerson = turn.role === "user" || turn.kind === "person";
   const name = turn.role === "runtime" ? "Midrun" : isPerson ? turn.by || "Unnamed user" : "Agent";
-  return html`<div class="turn" data-role=${turn.role} data-turn=${turn.number}>
+  return html`<div class="turn" data-role=${turn.role} data-turn=${turn.number} ?data-calls=${isOnlyCalls(turn)}>
     ${turn.role === "assistant" && !isPerson
       ? turn.agent
         ? html`<span class="author">${turn.agent}</span>`
         : nothing
       : html`<span class="author">${name === context.you ? "You" : name}${
-          turn.kind === "person" ? ", as the assistant" : ""
+          turn.kind === "person" ? ", in the agent’s place" : ""
         }</span>`}
     ${turn.thinking
       ? html`<details class="thinking">
@@ -101,12 +105,10 @@ function renderCall(call, context) {
       ${renderDetail("Tool", exact(call.tool))} ${renderDetail("Why", call.why)}
       ${renderJson("Arguments", call.args === "{}" ? "" : call.args)} ${renderJson("Result", call.result)}
       ${renderDetail("Error", exact(call.error))} ${renderDetail("Made", formatAttempt(call, context.you))}
-      ${call.child
-        ? html`<dt>Child run</dt>
-            <dd><a href=${`${context.base}/runs/${call.child}`}>Open its page</a></dd>`
-        : nothing}
     </dl>
-  </details>${renderShown(call, context)}${renderFiles(context.store, call.files)}`;
+  </details>${call.child
+    ? html`<a class="shown child" href=${`${context.base}/runs/${call.child}`}>Open its run</a>`
+    : nothing}${renderShown(call, context)}${renderFiles(context.store, call.files)}`;
 }
 
 /** Render a button for each artifact that a call has shown; it opens the panel. @param {CallSummary} call @param {TurnContext} context */
@@ -160,9 +162,9 @@ export function renderLiveReply(reply, isContinuation) {
       ? html`<p class="dim">The beginning is shown when the reply is finished.</p>`
       : nothing}
     ${reply.tool
-      ? html`<p class="dim">writing a call of “${humanizeName(reply.tool)}” …</p>`
+      ? html`<p class="dim">Preparing a call: ${humanizeName(reply.tool)} …</p>`
       : reply.text || reply.thinking
         ? nothing
-        : html`<p class="dim">${reply.isPartial ? "writing …" : "thinking …"}</p>`}
+        : html`<p class="dim">${reply.isPartial ? "Writing …" : "Thinking …"}</p>`}
   </div>`;
 }

@@ -281,6 +281,7 @@ export interface RunListItem {
   cost_usd: number;
   position: string;
   plan_held: boolean;
+  output: string;
   needs_you: boolean;
 }
 
