@@ -1,13 +1,12 @@
-"""A scripted model that stops at a gate inside a reply until the test opens the gate."""
+"""A scripted model that stops at a gate inside a reply, and a turn that repeats results."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
 
-from midrun.core.transcript import Turn
-from midrun.core.values import Reply, Spend
-from midrun.core.values import RequestedCall as Wanted
+from midrun.core.transcript import Transcript, Turn
+from midrun.core.values import Reply, RequestedCall, Spend
 from midrun.models import Use
 from midrun.ports.model import Finished, Piece, Prompt
 
@@ -38,7 +37,7 @@ class GatedReply:
     @property
     def reply(self) -> Reply:
         """The complete reply."""
-        uses = tuple(Wanted(tool=use.tool, args=use.args) for use in self.uses)
+        uses = tuple(RequestedCall(tool=use.tool, args=use.args) for use in self.uses)
         return Reply(text=self.text + self.text_after_gate, uses=uses)
 
 
@@ -106,3 +105,9 @@ class GatedModel:
         except BaseException:
             self.closed_gates.append(gate)
             raise
+
+
+def repeat_results(messages: Transcript) -> str:
+    """Return the results of the last calls, as the turn of the model."""
+    last = next(turn for turn in reversed(messages) if turn.uses)
+    return "; ".join(f"{made.tool}: {made.problem or made.result}" for made in last.uses)

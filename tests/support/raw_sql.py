@@ -50,6 +50,15 @@ def execute_sql(
     return rows
 
 
+def count_rows(path: Path, table: str) -> int:
+    """Return the number of rows of a table in a SQLite file."""
+    db = apsw.Connection(str(path))
+    try:
+        return int(db.execute(f"SELECT count(*) FROM {table}").get)  # noqa: S608 - our own
+    finally:
+        db.close()
+
+
 def make_replace_sql(old: str, new: str, *, where: str) -> str:
     """Return the statement that replaces a text in the lines of journals."""
     text = f"replace(convert_from(line, 'UTF8'), '{old}', '{new}')"

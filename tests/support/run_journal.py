@@ -8,6 +8,7 @@ from anyio.lowlevel import checkpoint
 
 from midrun import Midrun, Run
 from midrun.core.entries import Entry
+from midrun.core.ids import CallId, RunId, make_child_id
 from midrun.core.transcript import Transcript, Turn
 from midrun.driver.journal_writer import load_run_state
 from midrun.runs.values import FeedEntry
@@ -46,6 +47,16 @@ async def wait_for_entry(run: Run, kind: type[E], count: int = 1) -> E:
     raise AssertionError(f"the run ended with {len(found)} {kind.__name__}")
 
 
+async def wait_for_child(midrun: Midrun, run: Run, call: str = "c2") -> Run:
+    """Return the child run of a call of `run`, once it exists."""
+    child = make_child_id(RunId(run.id), CallId(call))
+    while True:
+        try:
+            return await midrun.get(child)
+        except LookupError:
+            await checkpoint()
+
+
 async def read_turns(run: Run) -> list[Turn]:
     """Return the transcript that the model would get now."""
     return list(Transcript(await load_run_state(run._service.store, run.id)))
@@ -53,8 +64,8 @@ async def read_turns(run: Run) -> list[Turn]:
 
 def get_worker(midrun: Midrun) -> LocalWorker:
     """Return the worker of `midrun`, to check its private state."""
-    assert midrun._worker is not None
-    return midrun._worker
+    assert midrun._service.worker is not None
+    return midrun._service.worker
 
 
 async def yield_until(condition: Callable[[], bool]) -> None:

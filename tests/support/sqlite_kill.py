@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Callable
 
 import apsw
 
@@ -40,3 +41,26 @@ def kill_self_at(point: str, number: int) -> None:
         is_open = True
 
     SqliteStore.__init__ = patched_init  # type: ignore[method-assign]  # only in this process
+
+
+def is_killed_at_statement(words: str, act: Callable[[], object]) -> bool:
+    """Tell whether a forked process that calls `act` reaches a statement, and kill it there.
+
+    The statement is the first one that begins with `words`.
+    """
+    child = os.fork()
+    if not child:
+
+        def die_at_statement(event: dict[str, object]) -> None:
+            if str(event.get("sql", "")).strip().startswith(words):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        apsw.connection_hooks.append(
+            lambda db: db.trace_v2(apsw.SQLITE_TRACE_STMT, die_at_statement)
+        )
+        try:
+            act()
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status)

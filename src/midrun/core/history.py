@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from midrun.core.entries import RunStarted
 from midrun.core.ids import CallId, make_call_key
-from midrun.core.journaled_text import outcome_phrase
+from midrun.core.journaled_text import format_outcome_phrase
 from midrun.core.state import CallStage, CallState, State
 from midrun.core.transcript import make_final_result
 from midrun.core.transitions import Refused
@@ -170,6 +170,9 @@ def _make_inherited_call(state: State, call_id: CallId) -> CallResult:
     assert call is not None
     # The result is passed on only if its effect is still there.
     kept = call.stage is CallStage.DONE and call.undo.stage not in {"done", "gave_up"}
+    # The ids of calls are counted in each run. A prompt of the new run has calls of several
+    # runs, and a provider refuses two calls of one id: hence a part of the key, which is a hash
+    # of the run and the call.
     id_ = CallId(make_call_key(state.run, call.id)[:INHERITED_CALL_ID_CHARS])
     if kept:
         return replace(make_final_result(call), call=id_)
@@ -182,7 +185,7 @@ def _describe_outcome(call: CallState) -> str:
     """Return the outcome of a call, including its undo, as text."""
     if call.stage is CallStage.STARTED:
         return "still under way there"
-    came = outcome_phrase(call) if call.stage is not CallStage.DONE else "done"
+    came = format_outcome_phrase(call) if call.stage is not CallStage.DONE else "done"
     if call.undo.stage == "done":
         return f"{came}, then undone"
     if call.undo.stage == "gave_up":

@@ -29,6 +29,9 @@ WITHHELD_PREFIX = "withheld: "
 """Begins `CallDone.encoding_error` if a hook of the agent keeps the result from the model."""
 
 
+_INNER_MARKS = str.maketrans("“”", "‘’")  # noqa: RUF001 - quotation marks inside a quotation
+
+
 @lru_cache(maxsize=64)  # every append shortens the task of its run
 def shorten_to_line(text: str) -> str:
     """Return `text` as one line, cut to `LINE_MAX_CHARS`."""
@@ -38,6 +41,14 @@ def shorten_to_line(text: str) -> str:
     if len(flat) <= LINE_MAX_CHARS and len(text) > LINE_SCAN_CHARS:
         flat = " ".join(text.split())
     return flat if len(flat) <= LINE_MAX_CHARS else flat[: LINE_MAX_CHARS - 1].rstrip() + "…"
+
+
+def quote_title(title: str) -> str:
+    """Return the title of a call in quotation marks; marks inside it become single ones.
+
+    So the words of a title cannot be read as part of the sentence around it.
+    """
+    return f"“{' '.join(title.split()).translate(_INNER_MARKS)}”"
 
 
 def format_actor_name(actor: str) -> str:
@@ -170,10 +181,10 @@ def describe_unmade(state: State, format_name: Callable[[CallState], str]) -> st
 
 def seal_call(call: CallState, reason: str) -> CallSealed:
     """Build the entry that closes `call`, with its outcome so far and the reason."""
-    return CallSealed(call=call.id, why=f"{outcome_phrase(call)}: {reason}")
+    return CallSealed(call=call.id, why=f"{format_outcome_phrase(call)}: {reason}")
 
 
-def outcome_phrase(call: CallState) -> str:
+def format_outcome_phrase(call: CallState) -> str:
     """Return the outcome of a call that was cut short.
 
     The strongest doubt comes first: an unknown outcome, then a partial effect.

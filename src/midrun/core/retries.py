@@ -46,11 +46,15 @@ def choose_model(failures: Sequence[bool], count: int) -> int | None:
     attempt whether its model would fail again. Each failure passes the call to the next model
     that may still work. An attempt that was stopped, or whose worker died, passes nothing on.
     """
+    # The choice is computed again from the first failure on, because only the failures are
+    # journaled. So each attempt of a call gets the same model in every process.
     lost: set[int] = set()
     index = 0
     for is_lasting in failures:
         if is_lasting:
             lost.add(index)
+        # The model that has just failed comes last: it is tried again at once only if no other
+        # one is left.
         following = ((index + n) % count for n in range(1, count + 1))
         chosen = next((model for model in following if model not in lost), None)
         if chosen is None:
@@ -116,8 +120,7 @@ def is_death_counted(call: CallState) -> bool:
 
 def reset_deaths(state: State) -> State:
     """Reset the counts of worker deaths: a person decided to continue the run."""
-    parked = (n for frame in state.frames for n in frame.parked_calls)
-    for number in (*state.open_calls, *parked):
+    for number in state.open_and_parked_calls:
         call = state.calls[number - 1]
         if call.worker_deaths:
             state = state.with_call(replace(call, worker_deaths=0))

@@ -51,8 +51,8 @@ from midrun.core.journaled_text import seal_call
 from midrun.core.retries import find_failure
 from midrun.core.state import CallStage, CallState, PauseState, State
 from midrun.core.step_boundary import (
-    boundary_entries,
     has_unblocked_call,
+    list_boundary_entries,
     make_cancel_entries,
     make_stop_entry,
 )
@@ -73,10 +73,10 @@ from midrun.core.values import (
     TERMINAL_PHASES,
     CallPurpose,
     CleanupAction,
-    OperationKind,
     Phase,
     Spend,
     UndoSet,
+    WorkKind,
 )
 
 PAUSE_PHASES: Final = frozenset({Phase.PAUSING, Phase.PAUSED})
@@ -87,7 +87,7 @@ Reserve: TypeAlias = Callable[[State, CallPurpose], Spend | RunFailed]
 It is called only if the run has a cap on tokens or cost.
 """
 
-MayStart: TypeAlias = Callable[[CallState | None, OperationKind], bool]
+MayStart: TypeAlias = Callable[[CallState | None, WorkKind], bool]
 """Tell whether the worker lets a call, undo or release start now; None is a new model call. It
 may hold a call back that is suspected of crashing the process; see `driver.suspect_calls`."""
 
@@ -97,7 +97,7 @@ def reserve_nothing(_: State, __: CallPurpose) -> Spend:
     return NO_SPEND
 
 
-def start_all(_: CallState | None, __: OperationKind) -> bool:
+def start_all(_: CallState | None, __: WorkKind) -> bool:
     """Let everything start; the default of `advance`."""
     return True
 
@@ -169,12 +169,13 @@ def advance(
     reserve: Reserve = reserve_nothing,
     may_start: MayStart = start_all,
     *,
-    hooks_running: bool = False,
+    unjournaled_work: bool = False,
 ) -> tuple[Entry, ...]:
     """Return the next entries that follow from the journal alone; () if there are none.
 
-    `hooks_running` says that the worker still runs a check or a custom stop condition. The
-    journal does not show those; the run does not come to rest before they have ended.
+    `unjournaled_work` says that the worker still runs a check, a custom stop condition or the
+    program of a hosted agent. The journal does not show those; the run does not come to rest
+    before they have ended.
 
     The entries must be appended directly after `state.seq`, all or none, by the holder of the
     lease. Apply them and call again: the result may make others follow. That ends, because
@@ -191,7 +192,7 @@ def advance(
     if is_running and state.in_flight and len(state.in_flight) == len(state.open_calls):
         return ()
     now = Micros(max(now, state.at))  # the times in a journal never decrease
-    is_busy = bool(hooks_running or state.in_flight or state.cleanup_in_flight)
+    is_busy = bool(unjournaled_work or state.in_flight or state.cleanup_in_flight)
     match state.phase:
         case Phase.RUNNING:
             return _advance_running(state, now, reserve, may_start, is_busy=is_busy)
@@ -211,7 +212,7 @@ def advance(
             assert_never(state.phase)
 
 
-def _is_busy(state: State) -> bool:
+def _has_call_in_flight(state: State) -> bool:
     """Tell whether a call, undo or release is in flight."""
     return bool(state.in_flight) or state.cleanup_in_flight is not None
 
@@ -232,7 +233,7 @@ def _advance_running(
         return () if is_busy else (failure,)
     # Boundary entries come before starts, because they may close the calls that would be
     # started, or open asks for them.
-    if entries := boundary_entries(state, calls, now):
+    if entries := list_boundary_entries(state, calls, now):
         return entries
     if state.open_calls:
         if (not state.pending or _may_make_calls(state)) and (
@@ -349,7 +350,7 @@ def _start_model(
         return _start_call(state, call, purpose, NO_SPEND)
     reserved = reserve(state, purpose)
     if isinstance(reserved, RunFailed):
-        return () if _is_busy(state) else (reserved,)
+        return () if _has_call_in_flight(state) else (reserved,)
     # msgspec omits a default by identity. Use the singleton, so that an empty reservation is
     # not written to the journal.
     return _start_call(state, call, purpose, reserved if reserved != NO_SPEND else NO_SPEND)
@@ -474,8 +475,12 @@ def _make_pause_entries(state: State) -> tuple[Entry, ...]:
 
 def _advance_cancelling(state: State, now: Micros, may_start: MayStart) -> tuple[Entry, ...]:
     """Return the entries that undo, release or give up the next effect, or end the run."""
-    if entries := boundary_entries(state, (), now):
+    if entries := list_boundary_entries(state, (), now):
         return entries
+    # One cleanup at a time, the newest effect first: an older effect may be the base of a newer
+    # one. The worker may be killed between `UndoStarted` and its end. Then the next lease
+    # closes the attempt as unknown, and the same cleanup is returned here again: all its
+    # attempts have the same idempotency key.
     cleanup = find_next_cleanup(state)
     if cleanup is None:
         return make_cancel_entries(state)
@@ -528,7 +533,7 @@ def _list_running_effects(state: State) -> Iterator[DriverEffect]:
             yield from (CheckCall(call=call.id) for call in calls if _needs_check(call))
         if not state.run_started.hosted:
             return
-    if _is_busy(state) or state.answer is not None or state.taken_over_by:
+    if _has_call_in_flight(state) or state.answer is not None or state.taken_over_by:
         return
     # At a boundary without an answer: the agent continues. Before its next model call, a
     # custom stop condition is evaluated. A hosted program may have proposed that call already.
@@ -548,7 +553,9 @@ def _wants_program(state: State) -> bool:
     calls = state.active_calls
     if find_failure(state, calls) is not None:
         return False
-    return _is_busy(state) or not state.open_calls or has_unblocked_call(state, calls)
+    return (
+        _has_call_in_flight(state) or not state.open_calls or has_unblocked_call(state, calls)
+    )
 
 
 def _list_redirect_aborts(state: State) -> tuple[DriverEffect, ...]:
@@ -624,12 +631,12 @@ def find_retry_time(state: State, now: Micros) -> Micros | None:
         return None  # nothing else is open
     calls = state.active_calls
     times = [call.retry_at for call in calls if is_startable(call) and call.retry_at]
-    if not _is_busy(state) and state.cleanup_calls:
+    if not _has_call_in_flight(state) and state.cleanup_calls:
         orphan = find_orphaned_child(state)
         times += [orphan.release.retry_at] if orphan and orphan.release.retry_at else []
         if (cleanup := find_next_cleanup(state)) is not None:
             call, action = cleanup
             retry_at = call.get_cleanup(action).retry_at
             times += [retry_at] if retry_at else []
-    # Times that have passed are left out, see `Session._find_next_time`.
+    # Times that have passed are left out: see `Session._end_turn`.
     return min((time for time in times if time > now), default=None)

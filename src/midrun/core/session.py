@@ -41,7 +41,7 @@ from midrun.core.driver_inputs import (
     TakeLease,
     Wake,
 )
-from midrun.core.entries import CallAborted, Entry, Record
+from midrun.core.entries import CallAborted, CallStarted, CapReached, Entry, Record
 from midrun.core.evolve import apply_entries, evolve, fold
 from midrun.core.ids import Epoch, Micros, Seq
 from midrun.core.scheduler import (
@@ -86,15 +86,33 @@ class Batch:
         return verdict
 
     def advance(
-        self, reserve: Reserve, may_start: MayStart, *, hooks_running: bool = False
+        self,
+        reserve: Reserve,
+        may_start: MayStart,
+        *,
+        unjournaled_work: bool = False,
+        used_quota: str = "",
     ) -> None:
-        """Add everything that follows from the state alone; see `scheduler.advance`."""
+        """Add everything that follows from the state alone; see `scheduler.advance`.
+
+        With a quota that is used up, the run pauses in place of its next model call.
+        """
         while entries := advance(
-            self.state, self.now, reserve, may_start, hooks_running=hooks_running
+            self.state, self.now, reserve, may_start, unjournaled_work=unjournaled_work
         ):
+            if used_quota and starts_model_call(entries):
+                entries = (CapReached(stop=used_quota),)
             for entry in entries:
                 self.entries.append(entry)
                 self.state = evolve(self.state, entry, self.now)
+
+
+def starts_model_call(entries: Sequence[Entry]) -> bool:
+    """Tell whether `entries` start a model call."""
+    for entry in entries:
+        if isinstance(entry, CallStarted) and entry.call_kind == "model":
+            return True
+    return False
 
 
 # ── events: notices, which may come at any time ───────────────────────────────────────────
@@ -131,12 +149,13 @@ Notice = JournalGrew | HaltSet | StandDownRequested | LeaseLost
 class Ready(Value, kw_only=True):
     """The wait is over, or was not necessary: these inputs are not journaled yet.
 
-    `hooks_running` says that the worker runs a check, a custom stop condition, or the program
-    of a hosted agent. The journal does not show those, and a run must not rest meanwhile.
+    `unjournaled_work` says that the worker runs a check, a custom stop condition, or the
+    program of a hosted agent. The journal does not show those, and a run must not rest
+    meanwhile.
     """
 
     inputs: tuple[DriverInput, ...] = ()
-    hooks_running: bool = False
+    unjournaled_work: bool = False
 
 
 class JournalRead(Value, kw_only=True):
@@ -161,13 +180,15 @@ class NotAppended(Value, kw_only=True):
 
     - `conflict`: another writer was first.
     - `halted`: `halt` covers the run, and the batch starts a call.
+    - `quota`: the batch starts a model call, and `quota` says which quota is used up.
     - `unavailable`: the store cannot write at present; nothing was applied.
     - `unknown`: the store did not answer; the batch may have been appended.
     - `leased`: another worker holds the lease.
     """
 
-    reason: Literal["conflict", "halted", "unavailable", "unknown", "leased"]
+    reason: Literal["conflict", "halted", "quota", "unavailable", "unknown", "leased"]
     halt: Halt | None = None
+    quota: str = ""
 
 
 Result = Ready | JournalRead | ReadFailed | Appended | NotAppended
@@ -220,7 +241,7 @@ class Step(Struct, frozen=True, kw_only=True):
     operation: Operation
     appended: tuple[Entry, ...] = ()  # make the calls, undos and releases that these start
     effects: tuple[DriverEffect, ...] = ()
-    settled_count: int = 0  # so many inputs, from the oldest on, are recorded or late
+    recorded_count: int = 0  # so many inputs, from the oldest on, are recorded or late
     late: frozenset[int] = frozenset()  # positions of those whose call was closed without them
     has_changed: bool = False  # `Session.state` is another one: tell the subscribers
     is_leaving: bool = False  # the worker gives the run back: stop the calls in flight
@@ -251,9 +272,10 @@ class Session:
         self._epoch: Epoch | None = None  # of our lease
         self._known_seq = state.seq  # the highest seq known to exist, read or not
         self._pending_halt: Halt | None = None  # a halt that is not in the journal yet
+        self._used_quota = ""  # the quota that has kept the last batch from the journal
         self._stand_down_reason = ""  # why the worker gives the run back ...
         self._is_leaving = False  # ... which it does
-        self._is_lease_lost = False
+        self.is_lease_lost = False  # nothing may be appended under it any more
         self._turn: _Turn | None = None  # its batch is being appended
         self._unanswered: list[_Turn] = []  # their batches may be appended after `state.seq`
         self._must_read = False  # the last read failed
@@ -270,7 +292,7 @@ class Session:
         A lease ends with an entry: when the run rests, or when another worker takes it.
         """
         is_ours = self.state.is_leased and self.state.epoch == self._epoch
-        return is_ours and not self._is_lease_lost
+        return is_ours and not self.is_lease_lost
 
     def notice(self, notice: Notice) -> bool:
         """Take a notice; return whether a wait must end because of it."""
@@ -284,7 +306,7 @@ class Session:
             case StandDownRequested(reason=reason):
                 self._stand_down_reason, self._is_leaving = reason, bool(reason)
             case LeaseLost():
-                self._is_lease_lost = True
+                self.is_lease_lost = True
             case _:
                 assert_never(notice)
         return True
@@ -312,7 +334,7 @@ class Session:
         # The order matters. Without a lease nothing may be appended. A decision on an outdated
         # state would only conflict, so reading comes before every decision. And only what was
         # read tells whether the lease is still ours.
-        if self._is_lease_lost:
+        if self.is_lease_lost:
             return Step(operation=Finish())
         if self._must_read or self._known_seq > self.state.seq:  # as `is_behind`
             return self._read()
@@ -340,6 +362,9 @@ class Session:
             if isinstance(batch.add(one), Refused):
                 _close_refused_question(batch, one)
                 late.append(number)
+        # The order within a batch: first the ends of calls, which are facts whatever comes
+        # next. Then the halt, if there is one. Then everything that follows from both: under a
+        # halt `advance` starts nothing, so a call that would have been next is not made.
         if self._pending_halt is not None:
             batch.add(self._pending_halt)
         turn = _Turn(
@@ -349,13 +374,18 @@ class Session:
             late=frozenset(late),
         )
         if not self._is_leaving:
-            batch.advance(self._reserve, self._may_start, hooks_running=ready.hooks_running)
-        elif not ready.hooks_running:
+            batch.advance(
+                self._reserve,
+                self._may_start,
+                unjournaled_work=ready.unjournaled_work,
+                used_quota=self._used_quota,
+            )
+        elif not ready.unjournaled_work:
             # Every turn tries again: `decide` refuses it while a call is in flight.
             batch.add(StandDown(epoch=batch.state.epoch, why=self._stand_down_reason))
         if batch.entries:
             return self._append(turn, "held")
-        return self._act(turn)
+        return self._end_turn(turn)
 
     def _read(self) -> Step:
         # A failed append leaves `_known_seq` at a seq that does not exist. Lower it before the
@@ -374,7 +404,7 @@ class Session:
             return self._append(turn, "none")
         if not isinstance(batch.add(self._take_lease), Accepted):
             return Step(operation=Finish())
-        batch.advance(self._reserve, self._may_start)
+        batch.advance(self._reserve, self._may_start, used_quota=self._used_quota)
         return self._append(turn, "take")
 
     def _append(self, turn: _Turn, lease: Literal["held", "take", "none"]) -> Step:
@@ -387,9 +417,7 @@ class Session:
             operation=AppendBatch(batch=turn.batch, lease=lease), is_leaving=self._is_leaving
         )
 
-    # The state is that after the batch. An entry of the batch itself ends the lease when the
-    # run pauses, waits or ends; then there is nothing left to wait for.
-    def _act(self, turn: _Turn, *, changed: bool = False) -> Step:
+    def _end_turn(self, turn: _Turn, *, changed: bool = False) -> Step:
         """Return the step at the end of `turn`: make the calls of its batch, then wait."""
         if self._pending_halt is not None:
             self._forget_halt(turn)
@@ -405,14 +433,14 @@ class Session:
             if retry_at is not None:
                 until = retry_at if until is None else min(until, retry_at)
         return Step(
-            # Asked of the state after the batch: an entry of the batch itself ends the lease
-            # when the run pauses, waits or ends. Then there is nothing left to wait for.
+            # The state is that after the batch. An entry of the batch itself ends the lease
+            # when the run pauses, waits or ends: then there is nothing left to wait for.
             operation=WaitForNews(until=until) if self.holds_lease else Finish(),
             appended=tuple(turn.batch.entries),
             effects=self._list_leaving_effects()
             if self._is_leaving
             else list_effects(self.state),
-            settled_count=turn.input_count,
+            recorded_count=turn.input_count,
             late=turn.late,
             has_changed=changed,
             is_leaving=self._is_leaving,
@@ -444,7 +472,7 @@ class Session:
             # Another worker that has taken the lease meanwhile has closed these calls. And the
             # epoch of a batch that was to take the lease is unknown: take it again.
             appended=tuple(found.batch.entries) if self.holds_lease else (),
-            settled_count=found.input_count,
+            recorded_count=found.input_count,
             late=found.late,
             has_changed=True,
         )
@@ -459,6 +487,9 @@ class Session:
         turn = self._turn
         assert turn is not None
         batch = turn.batch
+        # The next batch with a model call is compared with the quotas again: a day may have
+        # passed, or an operator may have raised the quota.
+        self._used_quota = ""
         self._unanswered.clear()  # the store appends none of them any more
         # The store stamps the entries. Usually it takes our time; with another one, apply the
         # entries again at that time, so that the state is the one every reader computes.
@@ -474,7 +505,7 @@ class Session:
             self._forget_halt(turn)
             return Step(operation=Proceed(), has_changed=changed)
         self._epoch = epoch
-        return self._act(turn, changed=changed)
+        return self._end_turn(turn, changed=changed)
 
     def _drop_batch(self, result: NotAppended) -> Step:
         """Decide again after a batch that was not appended, or perhaps not."""
@@ -487,6 +518,10 @@ class Session:
                 return Step(operation=Proceed())
             case "halted":
                 self._pending_halt = result.halt
+                return Step(operation=Proceed())
+            # Decided again, this batch pauses the run in place of the model call.
+            case "quota":
+                self._used_quota = result.quota
                 return Step(operation=Proceed())
             # The store has said that it wrote nothing, so the same decision can be made again.
             case "unavailable":

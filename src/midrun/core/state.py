@@ -298,6 +298,7 @@ class PauseState(Value, kw_only=True):
     reason: PauseReason = "user"
     now: bool = False  # abort the calls in flight, too
     cap_name: str = ""  # the cap that must be raised before the run may resume
+    condition: str = ""  # without such a cap: the condition, or the quota, that was met
     ends_at: Micros | None = None  # the run resumes by itself at this time
     seq: Seq = SEQ_ZERO
     by: str = ""
@@ -337,7 +338,7 @@ class State(Value, kw_only=True):
 
     epoch: Epoch = Epoch(0)
     is_leased: bool = False
-    # The entry that took the lease. A call that started before it and has no end is an orphan:
+    # The entry that took the lease. A call that started before it and has no end is lost:
     # the worker that ran it is gone.
     lease_seq: Seq = SEQ_ZERO
     # The last request of a person; part of `control_rev`.
@@ -418,6 +419,11 @@ class State(Value, kw_only=True):
     def speaker_settings(self) -> RunStarted | SpeakerSettings:
         """The settings of the agent that speaks."""
         return self.run_started if self.speaker is None else self.speaker
+
+    @property
+    def open_and_parked_calls(self) -> tuple[int, ...]:
+        """The numbers of the open calls, then of those that belong to held topics."""
+        return (*self.open_calls, *(n for frame in self.frames for n in frame.parked_calls))
 
     @property
     def control_rev(self) -> Seq:

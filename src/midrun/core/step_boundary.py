@@ -38,14 +38,14 @@ from midrun.core.entries import (
 )
 from midrun.core.evolve.calls import hash_args
 from midrun.core.ids import AskId, FrameId, Micros, add_micros, make_ask_id
-from midrun.core.journaled_text import seal_call
+from midrun.core.journaled_text import quote_title, seal_call
 from midrun.core.state import CallStage, CallState, PendingText, State
 from midrun.core.stops import Stop, completes_run, find_cap_name, find_met_stop
 from midrun.core.undo import is_undo_unsafe, list_remaining_cleanups
 from midrun.core.values import Phase, RequestedCall
 
 
-def boundary_entries(
+def list_boundary_entries(
     state: State, active_calls: Sequence[CallState], now: Micros
 ) -> tuple[Entry, ...]:
     """Return the entries that are due at this boundary, or (); the run has no failure."""
@@ -101,10 +101,9 @@ def has_unblocked_call(state: State, active_calls: Sequence[CallState]) -> bool:
 def _apply_redirects(state: State) -> Iterator[Entry]:
     """Apply every pending redirect; close open asks and seal calls that have not started."""
     yield from close_asks(state, "superseded")
-    parked = (n for frame in state.frames for n in frame.parked_calls)
     # Calls of held topics are sealed, too: the new instruction replaces the whole work, and a
     # call of the old plan must not start when its topic is resumed.
-    for number in (*state.open_calls, *parked):
+    for number in state.open_and_parked_calls:
         call = state.calls[number - 1]
         # The fold of `AskClosed` seals a call that waits on its ask.
         if call.is_open and call.stage is not CallStage.ASKING:
@@ -156,7 +155,7 @@ def _ask_about_outcome(use: RequestedCall) -> str:
 
 
 def _ask_for_approval(use: RequestedCall) -> str:
-    return f"Approve: {use.label}?"
+    return f"Approve {quote_title(use.label)}?"
 
 
 def needs_approval(state: State, call: CallState, now: Micros) -> bool:

@@ -17,7 +17,7 @@ from typing import Final, Literal, overload
 import msgspec
 
 from midrun.core.ids import parse_call_number
-from midrun.core.journaled_text import WITHHELD_PREFIX, outcome_phrase, shorten_to_line
+from midrun.core.journaled_text import WITHHELD_PREFIX, format_outcome_phrase, shorten_to_line
 from midrun.core.state import CallStage, CallState, State
 from midrun.core.values import CallResult, FileRef, Json, Message, Value
 
@@ -252,8 +252,8 @@ def _explain_missing_result(call: CallState) -> str:
     if call.is_open:
         return HELD_CALL_TEXT
     if call.stage is CallStage.ABORTED and not call.error:
-        return f"{outcome_phrase(call)}: it may have taken effect in part"
-    return call.error or outcome_phrase(call)
+        return f"{format_outcome_phrase(call)}: it may have taken effect in part"
+    return call.error or format_outcome_phrase(call)
 
 
 def _format_late_outcome(call: CallState) -> str:

@@ -62,8 +62,8 @@ Urgency = Literal["now", "next", "later"]
 RedirectTiming = Literal["next_step", "now"]
 UndoSet = Literal["in_flight", "all"]
 CleanupAction = Literal["undo", "release"]
-OperationKind = Literal["call", "undo", "release", "check"]
-"""A call itself, or one of its tool's hooks."""
+WorkKind = Literal["call", "undo", "release", "check"]
+"""The work that a worker does for a call: the call itself, or one of its tool's hooks."""
 CallKind = Literal["model", "tool", "child"]
 CallPurpose = Literal["step", "condense"]
 AskKind = Literal["question", "approval", "unsure", "child"]

@@ -53,7 +53,7 @@ class Vector(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         # A generator over the items would be resumed for each of them, this one for each leaf.
         return chain.from_iterable(
-            self._leaf(start) for start in range(0, self.size, _LEAF_WIDTH)
+            self._get_leaf(start) for start in range(0, self.size, _LEAF_WIDTH)
         )
 
     def __getitem__(self, index: int) -> T:
@@ -64,7 +64,7 @@ class Vector(Generic[T]):
             index += self.size
             if index < 0:
                 raise IndexError(index)
-        return self._leaf(index)[index & _LEAF_MASK]
+        return self._get_leaf(index)[index & _LEAF_MASK]
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -89,7 +89,7 @@ class Vector(Generic[T]):
             # The last child may have fewer leaves; the leaf after them is the tail.
             first = min(first, self._tail_at, tail_at)
         for start in range(first, size, _LEAF_WIDTH):
-            mine, others = self._leaf(start), other._leaf(start)  # noqa: SLF001 - its own class
+            mine, others = self._get_leaf(start), other._get_leaf(start)  # noqa: SLF001 - its own class
             # The same leaf object has the same items. The last leaf may be longer in one of the
             # two, so it is compared item by item.
             if mine is others and start + _LEAF_WIDTH <= size:
@@ -129,7 +129,7 @@ class Vector(Generic[T]):
         root = _replace_item(self._root, self._shift, index, item)
         return self._copy_with(self.size, self._shift, root, self._tail)
 
-    def _leaf(self, index: int) -> tuple[T, ...]:
+    def _get_leaf(self, index: int) -> tuple[T, ...]:
         if index >= self._tail_at:
             return self._tail
         node = self._root

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from anyio import CapacityLimiter
 from anyio.abc import TaskGroup
 
 from midrun.agents.agent import Agent
+from midrun.agents.file import File
+from midrun.core.entries import RunStarted
 from midrun.core.ids import RunId
 from midrun.core.lru import LruDict
 from midrun.core.state import State
@@ -20,6 +22,7 @@ from midrun.driver.redaction import SecretRegistry
 from midrun.driver.subprocess.zygote_client import Zygote
 from midrun.driver.suspect_calls import SuspectCallGate
 from midrun.driver.user_code import UserTasks
+from midrun.errors import StoreError
 from midrun.ports.environment import Clock
 from midrun.ports.model import Model
 from midrun.ports.store import Store
@@ -30,6 +33,22 @@ FILE_CACHE_MAX_BYTES: Final = 64 * 1024 * 1024
 FILE_CACHE_MAX_FILES: Final = 1_000
 
 
+class Quotas(Protocol):
+    """The quotas that bound the spend and the storage of runs while they work."""
+
+    async def find_used_spend(self, before: State, after: State) -> str:
+        """Return the quota on spend that is used up, as text for the journal; "" for none.
+
+        `before` is the state that the store has, `after` the one with the calls that have
+        ended since.
+        """
+        ...
+
+    async def find_storage_problem(self, started: RunStarted, files: Sequence[File]) -> str:
+        """Say which quota leaves no room for `files` of this run; "" if they fit."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class DriverContext:
     """The dependencies of run loops and dispatchers, built once by the worker.
@@ -38,7 +57,8 @@ class DriverContext:
     example to a child run, so that the worker need not wait for the store's notification.
     `get_models` returns the model of an agent, and then its fallbacks. `get_limits` returns the
     concurrency limits that apply to a run. `random_unit` returns random numbers between 0 and
-    1, which spread retries. `file_cache` has the bodies of files by run and hash.
+    1, which spread retries. `quotas` bound all runs of their users and tenants. `file_cache`
+    has the bodies of files by run and hash.
     """
 
     store: Store
@@ -56,6 +76,7 @@ class DriverContext:
     secret_registry: SecretRegistry
     on_appended: Callable[[RunId, State], None]
     get_limits: Callable[[State], Mapping[str, int]]
+    quotas: Quotas | None = None  # None: there are no quotas
     clock: Clock
     random_unit: Callable[[], float]
     suspect_gate: SuspectCallGate = field(default_factory=SuspectCallGate)
@@ -67,6 +88,19 @@ class DriverContext:
     task_group: (
         TaskGroup  # the worker's: a call that ignores its abort must not hold up its run
     )
+
+    async def find_storage_problem(self, started: RunStarted, files: Sequence[File]) -> str:
+        """Say which quota leaves no room for `files` of a call; "" if they fit.
+
+        If the store cannot tell, they are taken: the call has taken effect, and an error here
+        would make its outcome unknown.
+        """
+        if self.quotas is None or not files:
+            return ""
+        try:
+            return await self.quotas.find_storage_problem(started, files)
+        except StoreError:
+            return ""
 
     def drop_files(self, run: RunId) -> None:
         """Drop the files of a run that is not driven here any more."""

@@ -71,6 +71,7 @@ from midrun.core.entries import (
     Entry,
     LateResult,
     ProgressSaved,
+    RunStarted,
     UndoFailed,
     UndoStarted,
     UndoUnknown,
@@ -86,7 +87,7 @@ from midrun.core.scheduler import (
     RunProgram,
 )
 from midrun.core.state import CallStage, CallState, State
-from midrun.core.values import Json, OperationKind, Phase, PlanItem
+from midrun.core.values import Json, Phase, PlanItem, WorkKind
 from midrun.driver.child_runs import run_child, send_control
 from midrun.driver.context import DriverContext
 from midrun.driver.delta import Delta
@@ -134,7 +135,7 @@ LATE_RESULT_TIMEOUT_S: Final = 2.0
 """Seconds for which a process that shuts down still tries to record a late result."""
 
 
-HOOK_STOP_REASONS: Final = {
+CHECK_STOP_REASONS: Final = {
     Phase.PAUSING: "paused",
     Phase.CANCELLING: "cancelled",
     Phase.HALTED: "halted",
@@ -161,9 +162,9 @@ class CallDispatcher:
         self._agent = agent
         self._run_id = run
         self._wakeup = wakeup
-        # Without abandoned calls. The key has the operation, as a call and its check or undo
+        # Without abandoned calls. The key has the kind of work: a call and its check or undo
         # have the same call id.
-        self._in_flight: dict[tuple[str, OperationKind], InFlightCall] = {}
+        self._in_flight: dict[tuple[str, WorkKind], InFlightCall] = {}
         self._evaluating_conditions: dict[str, ConditionEvaluation] = {}
         self._program = (
             ProgramRunner(context, agent, run, self._submit, wakeup) if agent.program else None
@@ -184,21 +185,21 @@ class CallDispatcher:
                 self._start_call(state, entry.call, entry.action, entry.attempt)
 
     def _start_call(
-        self, state: State, call_id: CallId, operation: OperationKind, attempt: int = 0
+        self, state: State, call_id: CallId, work_kind: WorkKind, attempt: int = 0
     ) -> None:
         call = state.calls[parse_call_number(call_id) - 1]  # journaled as started: it exists
         # The state has placeholders for secrets. Only the call itself gets the secrets.
         if call.call_kind == "tool":
             call = self._context.secret_registry.restore_call(self._run_id, call)
-        save = partial(self._save_progress, call_id) if operation == "call" else _refuse_save
-        in_flight = InFlightCall(call, self._find_owner(call), save, operation, attempt)
-        if operation == "call" and call.call_kind == "tool":
-            in_flight.show = partial(self._show_artifact, call_id)
-        self._in_flight[call_id, operation] = in_flight
+        save = partial(self._save_progress, call_id) if work_kind == "call" else _refuse_save
+        in_flight = InFlightCall(call, self._find_owner(call), save, work_kind, attempt)
+        if work_kind == "call" and call.call_kind == "tool":
+            in_flight.show = partial(self._show_artifact, state.run_started, call_id)
+        self._in_flight[call_id, work_kind] = in_flight
         if call.call_kind == "tool":
             in_flight.tool = self._find_tool(in_flight, state)
-        if call.call_kind == "model" or _calls_async_code(in_flight):
-            in_flight.on_overdue = partial(self._watch_overdue, in_flight)
+        if call.call_kind == "model" or _is_async_call(in_flight):
+            in_flight.on_overdue = self._watch_overdue
             # Frameworks keep their run in context variables: a hosted program has its own.
             variables = None if self._program is None else self._program.get_context(call)
             self._context.user_tasks.start(
@@ -217,9 +218,10 @@ class CallDispatcher:
                 hide_secrets=self._hide_secrets,
             )
         )
-        # The last check before the call is made. Without a live lease it is not made: the next
-        # worker finds it in flight in the journal and closes it as unknown.
+        # The last check. Without a live lease the call is not made: the next worker closes it.
         heartbeat = self._context.heartbeat
+        # The append of the start has compared the epoch, usually a moment ago. To read the
+        # store again would cost time for every call: only a task that runs late does it.
         is_late = heartbeat.clock() - append_began >= LATE_START_S
         if is_late and not await self._is_lease_stored():
             in_flight.mark_finished()
@@ -253,8 +255,8 @@ class CallDispatcher:
                 )
             driver_input = await sanitize_input(driver_input)
         in_flight.mark_finished()
-        if self._in_flight.get((in_flight.call.id, in_flight.operation)) is in_flight:
-            del self._in_flight[in_flight.call.id, in_flight.operation]
+        if self._in_flight.get((in_flight.call.id, in_flight.work_kind)) is in_flight:
+            del self._in_flight[in_flight.call.id, in_flight.work_kind]
         if driver_input is None:
             self._wakeup.set()  # a hook was stopped; the run loop may wait for its end
             return
@@ -306,23 +308,32 @@ class CallDispatcher:
         self.pending_inputs.append(PendingInput(driver_input))
         self._wakeup.set()
 
+    async def _submit_and_wait(self, driver_input: DriverInput, *files: File) -> bool:
+        """Submit an input of a tool that waits for its append; tell whether it is durable."""
+        waiter, bodies = SaveWaiter(), map_bodies(files)
+        if not self._is_closed:
+            self.pending_inputs.append(PendingInput(driver_input, None, waiter, bodies))
+            self._wakeup.set()
+            await waiter.done.wait()  # set by the run loop, or by `close`
+        return waiter.is_durable
+
     async def _make_call(self, in_flight: InFlightCall, state: State) -> DriverInput | None:
         context, epoch, call = self._context, self.epoch, in_flight.call
         agent = in_flight.owner
-        if in_flight.operation == "call" and call.call_kind == "model":
+        if in_flight.work_kind == "call" and call.call_kind == "model":
             if agent.name not in self._agent.family:
                 return CloseCall(epoch=epoch, outcome=self._make_agent_missing(call))
             program = self._program  # it opens the streams of its model calls itself
             stream = None if program is None else partial(program.open_stream, call, state)
             outcome = await call_model(context, agent, in_flight, state, stream)
             return CloseCall(epoch=epoch, outcome=outcome)
-        if in_flight.operation == "call" and call.call_kind == "child":
+        if in_flight.work_kind == "call" and call.call_kind == "child":
             return await run_child(context, agent, in_flight, state)
-        if in_flight.operation == "call" and in_flight.tool is PLAN_TOOL:
+        if in_flight.work_kind == "call" and in_flight.tool is PLAN_TOOL:
             return self._set_plan(in_flight, state)
-        if in_flight.operation == "call":
+        if in_flight.work_kind == "call":
             return await call_tool(context, agent, in_flight, state)
-        if in_flight.operation == "check":
+        if in_flight.work_kind == "check":
             return await run_check(context, agent, in_flight, state)
         return CloseCleanup(
             epoch=epoch, outcome=await run_cleanup(context, agent, in_flight, state)
@@ -389,31 +400,20 @@ class CallDispatcher:
         )
         entry = await make_storable(ProgressSaved(call=call, progress=driver_input.progress))
         driver_input = replace(driver_input, progress=entry.progress)
-        saved = SaveWaiter()
-        if not self._is_closed:
-            self.pending_inputs.append(PendingInput(driver_input, save_waiter=saved))
-            self._wakeup.set()
-            await saved.done.wait()  # set by the run loop, or by `close`
-        if not saved.is_durable:
+        if not await self._submit_and_wait(driver_input):
             raise StaleEpoch(self._run_id, self.epoch, self.epoch)
 
-    async def _show_artifact(self, call: CallId, file: File) -> None:
+    async def _show_artifact(self, started: RunStarted, call: CallId, file: File) -> None:
         """Store a file that a call shows; it is durable when this returns.
 
         Raises:
-            FileRefused: it is beyond a limit of the run.
+            FileRefused: it is beyond a limit of the run, or a quota.
             StaleEpoch: the journal has closed this call; nothing was stored.
         """
         file = await redact_file(self._context.secret_registry, self._run_id, file)
-        shown = SaveWaiter()
-        if not self._is_closed:
-            pending = PendingInput(
-                self._make_artifact(call, file), save_waiter=shown, files=map_bodies([file])
-            )
-            self.pending_inputs.append(pending)
-            self._wakeup.set()
-            await shown.done.wait()
-        if shown.is_durable:
+        if problem := await self._context.find_storage_problem(started, (file,)):
+            raise FileRefused(problem)
+        if await self._submit_and_wait(self._make_artifact(call, file), file):
             return
         # The core has refused it: for a limit, or because the call is closed.
         state = await load_run_state(self._context.store, self._run_id)
@@ -424,7 +424,7 @@ class CallDispatcher:
     # ── effects that need no entry ────────────────────────────────────────────────────────
 
     @property
-    def has_hooks_running(self) -> bool:
+    def has_unjournaled_work(self) -> bool:
         """Whether user code runs that the journal does not show.
 
         That is a check, a custom stop condition, or the program of a hosted agent.
@@ -433,8 +433,8 @@ class CallDispatcher:
             self._program is not None and self._program.is_running
         ):
             return True
-        for _, operation in self._in_flight:  # noqa: SIM110 - asked twice in each turn of a run
-            if operation == "check":
+        for _, work_kind in self._in_flight:  # noqa: SIM110 - asked twice in each turn of a run
+            if work_kind == "check":
                 return True
         return False
 
@@ -442,18 +442,18 @@ class CallDispatcher:
         """Tell whether a call can be made: a hosted program must wait for it."""
         return self._program is None or call is None or self._program.is_attached(call)
 
-    def stop_unwanted_hooks(
+    def stop_unwanted_work(
         self, effects: Sequence[DriverEffect], state: State, *, is_leaving: bool
     ) -> None:
         """Stop the checks and stop conditions that `effects` do not list any more.
 
         The run is being paused, say. It must not come to rest while user code runs, so the run
-        loop waits for their end; see `has_hooks_running`.
+        loop waits for their end; see `has_unjournaled_work`.
         """
         wanted = {effect.call for effect in effects if isinstance(effect, CheckCall)}
-        for (call, operation), in_flight in self._in_flight.items():
-            if operation == "check" and call not in wanted:
-                reason = HOOK_STOP_REASONS.get(state.phase, "redirected")
+        for (call, work_kind), in_flight in self._in_flight.items():
+            if work_kind == "check" and call not in wanted:
+                reason = CHECK_STOP_REASONS.get(state.phase, "redirected")
                 self._stop_call(in_flight, reason)
         names = {e.name for e in effects if isinstance(e, EvaluateStopCondition)}
         for name, evaluation in self._evaluating_conditions.items():
@@ -469,7 +469,7 @@ class CallDispatcher:
     def apply(self, effects: Sequence[DriverEffect], state: State) -> None:
         """Carry out the effects that need no entry: aborts, checks, custom stop conditions.
 
-        The run loop calls this in every iteration, with the same effects as long as the state
+        The run loop calls this in every turn, with the same effects as long as the state
         is the same. Everything here happens once only, however often it is asked for.
         """
         # A pause is passed on to child runs. If it is withdrawn, `list_effects` returns no more
@@ -479,9 +479,9 @@ class CallDispatcher:
                 self._forget_withdrawn_pause(candidate, effects)
         for effect in effects:
             match effect:
-                case AbortCall(call=call, reason=because):
+                case AbortCall(call=call, reason=reason):
                     if (in_flight := self._in_flight.get((call, "call"))) is not None:
-                        self._stop_call(in_flight, because)
+                        self._stop_call(in_flight, reason)
                 case ControlChild(call=call):
                     in_flight = self._in_flight.get((call, "call"))
                     if in_flight is not None and in_flight.sent_control != effect:
@@ -550,7 +550,7 @@ class CallDispatcher:
     # ── stopping calls ────────────────────────────────────────────────────────────────────
 
     def _stop_call(self, in_flight: InFlightCall, reason: str) -> None:
-        # False: it is being stopped since an earlier iteration, for this or a stronger reason.
+        # False: it is being stopped since an earlier turn, for this or a stronger reason.
         if in_flight.abort(reason):
             self._context.task_group.start_soon(self._watch_grace, in_flight, reason)
 
@@ -587,10 +587,10 @@ class CallDispatcher:
         # From here on the journal has this call as unknown. Its task runs on; an outcome that
         # it may still return is recorded as late.
         in_flight.abandoned = True
-        del self._in_flight[call, in_flight.operation]
+        del self._in_flight[call, in_flight.work_kind]
         overdue = in_flight.overdue_input if reason == OVERDUE_REASON else None
         # A check that is abandoned has no outcome: its call stays unknown.
-        if in_flight.operation != "check" or overdue is not None:
+        if in_flight.work_kind != "check" or overdue is not None:
             unknown = overdue or _make_unknown(self.epoch, in_flight)
             self.pending_inputs.append(PendingInput(unknown))
         self._wakeup.set()
@@ -598,7 +598,7 @@ class CallDispatcher:
     def begin_shutdown(self) -> None:
         """Stop calls that are safe to repeat at once, and let others finish for a grace.
 
-        The run loop calls this in every iteration until nothing is in flight.
+        The run loop calls this in every turn until nothing is in flight.
         """
         self._is_leaving = True
         for in_flight in tuple(self._in_flight.values()):
@@ -606,7 +606,7 @@ class CallDispatcher:
                 continue
             # The next worker makes these again: a call that is safe to repeat, and every hook.
             # Another call would become unknown if it was cut off, so it may finish first.
-            if in_flight.call.safe_to_repeat or in_flight.operation != "call":
+            if in_flight.call.safe_to_repeat or in_flight.work_kind != "call":
                 self._stop_call(in_flight, SHUTDOWN_REASON)
             elif not in_flight.shutting_down:
                 in_flight.shutting_down = True
@@ -645,7 +645,7 @@ class CallDispatcher:
                 bodies.update(pending.files)
         return bodies
 
-    def settle_inputs(self, count: int, late: AbstractSet[int]) -> None:
+    def remove_inputs(self, count: int, late: AbstractSet[int]) -> None:
         """Remove the `count` oldest inputs: they are recorded, or `late` has their position."""
         settled = self.pending_inputs[:count]
         del self.pending_inputs[:count]
@@ -656,7 +656,7 @@ class CallDispatcher:
                 pending.save_waiter.is_durable = not is_late
                 pending.save_waiter.done.set()
             if self._program is not None:
-                self._program.input_settled(pending.driver_input)
+                self._program.note_removed_input(pending.driver_input)
             if is_late:
                 self.report_late(pending)
 
@@ -734,13 +734,13 @@ async def _ends_within(seconds: float, in_flight: InFlightCall, wait_ended: Wait
     return in_flight.finished
 
 
-def _calls_async_code(in_flight: InFlightCall) -> bool:
+def _is_async_call(in_flight: InFlightCall) -> bool:
     tool = in_flight.tool
     if tool is None:
         return False
-    if in_flight.operation == "call":
+    if in_flight.work_kind == "call":
         return tool.is_async
-    hook = getattr(tool, in_flight.operation)
+    hook = getattr(tool, in_flight.work_kind)
     return hook is not None and is_async(hook)
 
 
@@ -776,7 +776,7 @@ class PendingInput(Struct, frozen=True):
 
 def _make_failure(epoch: Epoch, in_flight: InFlightCall, error: str) -> DriverInput:
     call = in_flight.call.id
-    match in_flight.operation:
+    match in_flight.work_kind:
         case "call" if in_flight.call.safe_to_repeat:
             return CloseCall(epoch=epoch, outcome=CallFailed(call=call, error=error))
         case "call":  # our own bug says nothing about the effect of the call
@@ -790,7 +790,7 @@ def _make_failure(epoch: Epoch, in_flight: InFlightCall, error: str) -> DriverIn
 
 def _make_unknown(epoch: Epoch, in_flight: InFlightCall) -> CloseCall | CloseCleanup:
     call = in_flight.call.id
-    if in_flight.operation == "call":
+    if in_flight.work_kind == "call":
         outcome = CallUnknown(call=call, why="not_responding")
         return CloseCall(epoch=epoch, outcome=outcome)
     return CloseCleanup(epoch=epoch, outcome=UndoUnknown(call=call, action=in_flight.action))

@@ -57,8 +57,8 @@ from midrun.driver.user_code import (
     InFlightCall,
     UserCode,
     format_exception,
+    make_exception_outcome,
     must_reraise,
-    outcome_of_exception,
 )
 from midrun.errors import NotJson, OutcomeUnknown, TooLarge
 
@@ -126,7 +126,7 @@ class FunctionExecution:
         original = make_call_key(run, in_flight.call.id)
         # A cleanup has an idempotency key of its own, the same for all its attempts. It also
         # gets the key of the call that it cleans up after, as `original`.
-        is_cleanup = in_flight.operation in {"undo", "release"}
+        is_cleanup = in_flight.work_kind in {"undo", "release"}
         return CallFacts(
             key=make_undo_key(run, in_flight.call.id, in_flight.action)
             if is_cleanup
@@ -142,7 +142,7 @@ class FunctionExecution:
     def _label(self) -> str:
         """The name of the function in the log."""
         in_flight = self._in_flight
-        hook = "" if in_flight.operation == "call" else f"{in_flight.operation} of "
+        hook = "" if in_flight.work_kind == "call" else f"{in_flight.work_kind} of "
         return f"{hook}tool {self._tool.name} (call {in_flight.call.id} of run {self._run_id})"
 
     # The next three methods are not coroutines: when the function is woken, the event loop
@@ -199,7 +199,7 @@ class FunctionExecution:
         except BaseException as error:
             if must_reraise(error):
                 raise
-            end = outcome_of_exception(error)
+            end = make_exception_outcome(error)
         finally:
             self._in_flight.detach_scope()  # the tool, and the next hook, get their own
         return end
@@ -276,7 +276,7 @@ class FunctionExecution:
         in_flight = self._in_flight
         code = UserCode(self._context.user_tasks, self._label, self._agent.grace)
         if self.timeout_s is not None and in_flight.on_overdue is not None:
-            code.stop_at_timeout(self.timeout_s, in_flight.on_overdue)
+            code.stop_at_timeout(self.timeout_s, partial(in_flight.on_overdue, in_flight))
         end: FunctionEnd
         try:
             end = await _make_return_outcome_in_slices(await code.run(work, in_flight), form)
@@ -285,7 +285,7 @@ class FunctionExecution:
         except BaseException as error:
             if must_reraise(error):
                 raise
-            end = outcome_of_exception(error)
+            end = make_exception_outcome(error)
         self.timed_out = code.is_overdue and (
             isinstance(end, Stopped) or may_result_from_stop(end)
         )
@@ -338,7 +338,7 @@ class FunctionExecution:
             # An error of a task of the context ends the wait for the thread, which goes on.
             is_unknown = isinstance(end, Returned) or (may_act and isinstance(end, Stopped))
             problem = f"Cannot close the context of the call: {format_exception(error)}."
-            end = outcome_of_exception(OutcomeUnknown(problem) if is_unknown else error)
+            end = make_exception_outcome(OutcomeUnknown(problem) if is_unknown else error)
         return end
 
     async def _run_work_in_thread(
@@ -389,7 +389,7 @@ def _run_blocking(
     try:
         return _make_return_outcome(work(), form)
     except BaseException as error:  # noqa: BLE001 - user code: all that it raises is its own
-        return outcome_of_exception(error)
+        return make_exception_outcome(error)
     finally:
         RUNNING_THREAD_LABELS.discard(label)
 

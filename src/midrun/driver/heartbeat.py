@@ -6,7 +6,7 @@ heartbeat keeps all of them alive, however many runs the worker drives.
 
 **Two loops.** Heartbeats are sent from a thread with an event loop of its own: a tool that
 blocks the main event loop must not cost the worker its leases. The main event loop only ticks
-(`_tick_loop`). Each heartbeat carries the lag of that tick, so that a blocked worker can be
+(`_run_ticks`). Each heartbeat carries the lag of that tick, so that a blocked worker can be
 seen from outside.
 
 **Self-fencing.** A process that was frozen (a suspended laptop, SIGSTOP, a paused VM) or cut
@@ -121,10 +121,10 @@ class LeaseHeartbeat:
         """Send heartbeats while the context is open; then free the leases that are left."""
         self._last_tick = self.clock()
         with start_blocking_portal(name="midrun-heartbeat") as portal:
-            beats = portal.start_task_soon(self._heartbeat_loop, portal)
+            beats = portal.start_task_soon(self._send_heartbeats, portal)
             try:
                 async with anyio.create_task_group() as ticking:
-                    ticking.start_soon(self._tick_loop)
+                    ticking.start_soon(self._run_ticks)
                     yield
                     ticking.cancel_scope.cancel()
             finally:
@@ -144,7 +144,7 @@ class LeaseHeartbeat:
         except StoreError:
             return  # the leases lapse by themselves
 
-    async def _heartbeat_loop(self, _: BlockingPortal) -> None:
+    async def _send_heartbeats(self, _: BlockingPortal) -> None:
         """Send a heartbeat every period, in the thread."""
         while True:
             sent = self.clock()
@@ -161,7 +161,7 @@ class LeaseHeartbeat:
         self._valid_until = sent_at + self._ttl.total_seconds() * (1 - TTL_SAFETY_FRACTION)
         self.on_renewed(self._valid_until)
 
-    async def _tick_loop(self) -> None:
+    async def _run_ticks(self) -> None:
         """Tick every period, in the main event loop; report leases that have lapsed.
 
         After a freeze this sleep is overdue, so the lapse is noticed in the first turn of the

@@ -39,11 +39,7 @@ async def load_run_state(store: Store, run: RunId, *, until: Seq | None = None) 
         RunNotFound: no such run.
         JournalCorrupt, JournalTooNew: the journal cannot be read by this process.
     """
-    snapshot = await store.load_snapshot(run)
-    # The body is this version's own format: it may be unreadable, or of another run or seq.
-    state = codec.decode_snapshot(snapshot.body) if snapshot is not None else None
-    if state is None or state.run != run or snapshot is None or state.seq != snapshot.seq:
-        state = State(run=run)
+    state = await _load_snapshot_state(store, run)
     if until is None:
         return await refresh_state(store, state)
     # The snapshot is newer than the wanted state, and entries cannot be taken back: fold from
@@ -52,6 +48,25 @@ async def load_run_state(store: Store, run: RunId, *, until: Seq | None = None) 
         state = State(run=run)
     records = await store.read(run, after=state.seq, limit=until - state.seq)
     return fold(run, records, state)
+
+
+async def load_run_to_drive(store: Store, run: RunId) -> tuple[State, Seq]:
+    """Return the current state of `run`, and the seq of the snapshot that it was loaded from.
+
+    Raises: as `load_run_state` does.
+    """
+    base = await _load_snapshot_state(store, run)
+    return await refresh_state(store, base), base.seq
+
+
+async def _load_snapshot_state(store: Store, run: RunId) -> State:
+    """Return the state in the snapshot of `run`; an empty one if no snapshot can be used."""
+    snapshot = await store.load_snapshot(run)
+    # The body is this version's own format: it may be unreadable, or of another run or seq.
+    state = codec.decode_snapshot(snapshot.body) if snapshot is not None else None
+    if state is None or state.run != run or snapshot is None or state.seq != snapshot.seq:
+        return State(run=run)
+    return state
 
 
 async def refresh_state(store: Store, state: State) -> State:
@@ -149,6 +164,9 @@ async def append_inputs(
             state = newer
             continue
         try:
+            # Without a lease: the run may be driven by another process, or by none. The seq
+            # alone orders this append and those of the worker. If this one is first, the next
+            # append of the worker conflicts, and it reads these entries before it goes on.
             appended = await store.append(
                 state.run,
                 batch.entries,

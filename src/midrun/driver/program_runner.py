@@ -166,7 +166,7 @@ class ProgramRunner:
         for waiting in self._waiting.values():
             waiting.changed.set()
 
-    def input_settled(self, driver_input: DriverInput) -> None:
+    def note_removed_input(self, driver_input: DriverInput) -> None:
         """Note that the run loop has journaled or dropped `driver_input`."""
         if isinstance(driver_input, ProposeCall):
             self._proposed.discard(driver_input.use.position)

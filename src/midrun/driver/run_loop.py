@@ -20,6 +20,15 @@ its own.
    together with the start of the first undo.
 5. Undos run one at a time, each journaled before it starts. When none is left, `advance`
    returns `RunCancelled`. That entry ends the lease as well, and the loop returns.
+
+**If the worker is killed in the middle**, the journal keeps all that it had appended, and the
+run stays *cancelling*. Another worker takes the lease when it has expired, or sooner if the
+death is proved. `LeaseTaken` and `CallUnknown` for the tool (`UndoUnknown` for an undo) are one
+append. An unknown call of a cancelled run is undone like one that was done, unless its undo is
+declared unsafe for that (`undo_unknown=False`): then it is residue. An unknown undo is repeated
+with its key. So the cancel goes on at step 5, and it ends with the same entry. Before step 1
+is stored there is no cancel: the sender has no receipt, and sends it again under the same
+request id.
 """
 
 from collections.abc import Sequence
@@ -56,10 +65,11 @@ from midrun.core.session import (
     Step,
     WaitForNews,
     WaitForStore,
+    starts_model_call,
 )
 from midrun.core.state import CallState, State
-from midrun.core.values import NO_SPEND, Actor, CallPurpose, OperationKind, Spend
-from midrun.driver.context import DriverContext
+from midrun.core.values import NO_SPEND, Actor, CallPurpose, Spend, WorkKind
+from midrun.driver.context import DriverContext, Quotas
 from midrun.driver.dispatcher import CallDispatcher
 from midrun.driver.journal_writer import save_snapshot_if_due
 from midrun.driver.model_calls import build_prompt
@@ -84,9 +94,19 @@ STORE_RETRY_S: Final = 0.25
 
 
 class RunLoop:
-    """Drives one run until it rests, ends, or another worker holds its lease."""
+    """Drives one run until it rests, ends, or another worker holds its lease.
 
-    def __init__(self, context: DriverContext, agent: Agent, state: State) -> None:
+    `snapshot_seq` is the seq of the snapshot that `state` was loaded from, if it is known.
+    """
+
+    def __init__(
+        self,
+        context: DriverContext,
+        agent: Agent,
+        state: State,
+        *,
+        snapshot_seq: Seq = SEQ_ZERO,
+    ) -> None:
         self._context = context
         self._agent = agent
         self._run_id = state.run
@@ -102,10 +122,12 @@ class RunLoop:
         self._session = Session(state, take_lease, self._compute_reserve, may_start)
         self._lease: Lease | None = None
         self._turn_began = context.clock()
-        self._hooks_running = False  # when the turn began
+        self._had_unjournaled_work = False  # when the turn began
         self._last_append: AppendResult | None = None
-        self._snapshot_seq = SEQ_ZERO  # the seq of the newest snapshot ...
-        self._next_snapshot_seq = find_next_snapshot_seq(SEQ_ZERO)  # ... and of the next one
+        self._snapshot_seq = snapshot_seq  # the seq of the newest snapshot ...
+        self._next_snapshot_seq = find_next_snapshot_seq(
+            snapshot_seq
+        )  # ... and of the next one
 
     @property
     def state(self) -> State:
@@ -165,7 +187,7 @@ class RunLoop:
                 if isinstance(operation, AppendBatch) and not step.is_leaving:
                     result = await self._append(operation)
                     continue
-                self._carry_out(step)
+                self._do_work(step)
                 if isinstance(operation, WaitForNews):
                     seq = self._session.state.seq
                     if seq >= self._next_snapshot_seq:
@@ -220,11 +242,13 @@ class RunLoop:
         # Inputs stay in `pending_inputs` until they are settled. More may arrive meanwhile; a
         # turn of the session handles exactly those that it was given.
         self._suspects.wait_s = None
-        self._hooks_running = self._dispatcher.has_hooks_running
+        self._had_unjournaled_work = self._dispatcher.has_unjournaled_work
         pending = self._dispatcher.pending_inputs
-        return Ready(inputs=tuple(map(_GET_INPUT, pending)), hooks_running=self._hooks_running)
+        return Ready(
+            inputs=tuple(map(_GET_INPUT, pending)), unjournaled_work=self._had_unjournaled_work
+        )
 
-    def _carry_out(self, step: Step) -> None:
+    def _do_work(self, step: Step) -> None:
         """Do everything in `step` that needs no waiting."""
         state = self._session.state
         if step.has_changed:
@@ -237,12 +261,12 @@ class RunLoop:
         # these calls; the next lease closes them as unknown.
         if step.appended:
             self._dispatcher.start(step.appended, state)
-        if step.settled_count:
-            self._dispatcher.settle_inputs(step.settled_count, step.late)
+        if step.recorded_count:
+            self._dispatcher.remove_inputs(step.recorded_count, step.late)
         if isinstance(step.operation, WaitForNews | Finish):
             # Hooks are started only below, so none has begun since the inputs were collected.
-            if self._hooks_running:
-                self._dispatcher.stop_unwanted_hooks(
+            if self._had_unjournaled_work:
+                self._dispatcher.stop_unwanted_work(
                     step.effects, state, is_leaving=step.is_leaving
                 )
             effects: Sequence[DriverEffect] = step.effects
@@ -253,11 +277,11 @@ class RunLoop:
             if self._agent.program is not None:
                 self._dispatcher.update_program(step.effects, state)
 
-    def _may_start_in_program(self, call: CallState | None, operation: OperationKind) -> bool:
+    def _may_start_in_program(self, call: CallState | None, work_kind: WorkKind) -> bool:
         """Tell whether a call of a hosted program may start: the program must wait for it."""
-        if operation == "call" and not self._dispatcher.may_start(call):
+        if work_kind == "call" and not self._dispatcher.may_start(call):
             return False
-        return self._suspects.may_start(call, operation)
+        return self._suspects.may_start(call, work_kind)
 
     def _compute_reserve(self, state: State, purpose: CallPurpose) -> Spend | RunFailed:
         """Return the spend to reserve for a model call of a run with a cap on spend."""
@@ -302,6 +326,11 @@ class RunLoop:
         # lease is still there (`CallDispatcher._is_lease_stored`). The heartbeat's clock also
         # counts while the machine sleeps.
         self._dispatcher.append_began = self._context.heartbeat.clock()
+        quotas = self._context.quotas
+        if quotas is not None and starts_model_call(batch.entries):
+            refused = await self._compare_with_quotas(quotas, batch)
+            if refused is not None:
+                return refused
         try:
             if operation.lease == "take":
                 appended = await self._take_lease(batch)
@@ -331,6 +360,18 @@ class RunLoop:
         self._last_append = appended
         lease = None if operation.lease == "none" else self._lease
         return Appended(at=appended.at, epoch=lease.epoch if lease else None)
+
+    async def _compare_with_quotas(self, quotas: Quotas, batch: Batch) -> NotAppended | None:
+        """Compare the spend with the quotas; return the reason not to append `batch`."""
+        try:
+            quota = await quotas.find_used_spend(batch.base, batch.state)
+        except (StoreBusy, StoreFull, StoreUnreachable):
+            return NotAppended(reason="unavailable")
+        if quota:
+            return NotAppended(reason="quota", quota=quota)
+        # `fence` may have been called meanwhile. Then nothing may be appended under the lease
+        # any more: the session ends in its next turn.
+        return NotAppended(reason="conflict") if self._session.is_lease_lost else None
 
     async def _take_lease(self, batch: Batch) -> AppendResult:
         # The store assigns the epoch of a new lease.

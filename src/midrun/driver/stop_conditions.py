@@ -89,6 +89,6 @@ class ConditionEvaluation:
         self.is_grace_running = False  # after it, the run waits no longer
 
     def stop(self) -> None:
-        """Stop it, once: a run loop asks for this in every iteration."""
+        """Stop it, once: a run loop asks for this in every turn."""
         if self.code.stopping_since is None:
             self.code.stop()

@@ -23,7 +23,7 @@ from midrun.core.ids import RunId
 from midrun.core.retries import WORKER_DEATHS_MAX
 from midrun.core.scheduler import CheckCall, DriverEffect
 from midrun.core.state import CallState, State
-from midrun.core.values import OperationKind
+from midrun.core.values import WorkKind
 from midrun.driver.notifications import Wakeup
 
 SUSPECT_TRIAL_S: Final = 15.0
@@ -70,7 +70,7 @@ class SuspectCallGate:
 class SuspectCalls:
     """The suspect calls of one run that are due and wait for the gate.
 
-    In each iteration the run loop resets `wait_s`, `advance` asks `may_start` for every call
+    In each turn the run loop resets `wait_s`, `advance` asks `may_start` for every call
     that is due, and `drop_waiting_checks` filters the effects that are left. `wait_s` is the
     time until the gate can be tried again; None if nothing waits for it. `has_acquired` says
     that the gate was acquired and not released. It may be lost: see `try_acquire`.
@@ -83,12 +83,12 @@ class SuspectCalls:
         self._wakeup = wakeup
         self.has_acquired = False
 
-    def may_start(self, call: CallState | None, operation: OperationKind) -> bool:
+    def may_start(self, call: CallState | None, work_kind: WorkKind) -> bool:
         """Tell whether a call may start; a suspect acquires the gate, or has to wait."""
         # Undos and releases have a limit of their own (`undo_attempts`): each attempt is
         # journaled before it is made, so a cleanup that crashes its worker is given up after a
         # few.
-        if call is None or operation != "call":
+        if call is None or work_kind != "call":
             return True
         if not call.worker_deaths or not is_suspect(call):
             return True
@@ -109,7 +109,7 @@ class SuspectCalls:
         ]
         left = [effect for effect in effects if effect not in held_back]
         # Keep the gate while a suspect, or the check of one, is running. It may also have been
-        # acquired in this iteration for a call that was not started after all.
+        # acquired in this turn for a call that was not started after all.
         running = [state.calls[n - 1] for n in state.in_flight]
         running += [
             call

@@ -26,7 +26,7 @@ import anyio.to_thread
 from msgspec.structs import replace
 
 from midrun.agents.agent import Agent
-from midrun.agents.file import list_refs, make_result_file, map_bodies
+from midrun.agents.file import File, list_refs, make_result_file, map_bodies
 from midrun.agents.signature import BadArguments
 from midrun.agents.tool import Tool
 from midrun.core.driver_inputs import AskPerson, CloseCall, CloseCleanup, FailRun, SettleCall
@@ -110,6 +110,9 @@ async def call_tool(
         overdue = _make_unstopped_outcome(call, tool)
         in_flight.overdue_input = CloseCall(epoch=epoch, outcome=overdue)
         execution.timeout_s = tool.timeout.total_seconds()
+    # `run_tool` never raises for the function: it returns how the function ended. That end, the
+    # reason of a stop and the time limit decide about the outcome; see the table in the module
+    # docstring.
     end = await execution.run_tool(arguments)
     end = end if hooks is None else await hooks.run_after(end)
     # A pause does not withdraw a question: the run pauses with the question open. Under every
@@ -229,6 +232,9 @@ async def _make_question(
         return CloseCall(epoch=state.epoch, outcome=failed)
     secrets = context.secret_registry
     files = [await redact_file(secrets, state.run, file) for file in files]
+    if excess := await context.find_storage_problem(state.run_started, files):
+        failed = CallFailed(call=in_flight.call.id, error=excess)
+        return CloseCall(epoch=state.epoch, outcome=failed)
     in_flight.files = map_bodies(files)
     return AskPerson(
         epoch=state.epoch,
@@ -254,10 +260,14 @@ async def _add_files(
     except Misconfigured as problem:  # the process of a tool may send anything
         return replace(done, encoding_error=str(problem))
     files = [await redact_file(secrets, state.run, file) for file in files]
+    shown: list[File] = []
+    if tool is not None and tool.artifact and not end.problem:
+        made = make_result_file(tool.artifact, end.value)
+        shown = [] if made is None else [await redact_file(secrets, state.run, made)]
+    if excess := await context.find_storage_problem(state.run_started, (*files, *shown)):
+        return replace(done, encoding_error=excess)
     in_flight.files = map_bodies(files)
     if tool is not None and tool.artifact:
-        made = None if end.problem else make_result_file(tool.artifact, end.value)
-        shown = [] if made is None else [await redact_file(secrets, state.run, made)]
         in_flight.artifacts = (*shown, *files)
     return replace(done, files=list_refs(files)) if files else done
 

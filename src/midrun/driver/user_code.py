@@ -39,7 +39,7 @@ from midrun.codec.safe_repr import safe_str
 from midrun.core.driver_inputs import DriverInput
 from midrun.core.scheduler import ControlChild
 from midrun.core.state import CallState
-from midrun.core.values import CleanupAction, Json, OperationKind
+from midrun.core.values import CleanupAction, Json, WorkKind
 from midrun.driver.subprocess.protocol import QuestionAsked, Raised
 from midrun.driver.subprocess.zygote_client import refuse_file
 
@@ -62,7 +62,7 @@ NO_WAIT_REASONS: Final = frozenset(
 
 
 class InFlightCall:
-    """One call, undo, release or check that has started, and its stop state.
+    """One call, undo, release or check (`work_kind`) that has started, and its stop state.
 
     The dispatcher creates it, aborts it, and marks its end. The code that makes the call runs
     inside `scope`, or sets `code` if it is async user code, and reads `stop_reason` to tell a
@@ -91,7 +91,6 @@ class InFlightCall:
         "finished",
         "kill_time_s",
         "on_overdue",
-        "operation",
         "overdue_input",
         "owner",
         "save",
@@ -100,6 +99,7 @@ class InFlightCall:
         "shutting_down",
         "stop_reason",
         "tool",
+        "work_kind",
     )  # fmt: skip
 
     def __init__(
@@ -107,13 +107,13 @@ class InFlightCall:
         call: CallState,
         owner: Agent,
         save: Callable[[Json], Coroutine[object, None, None]],
-        operation: OperationKind = "call",
+        work_kind: WorkKind = "call",
         attempt: int = 0,
     ) -> None:
         self.call = call
         self.owner = owner  # the agent that spoke when the call was requested
         self.save = save
-        self.operation = operation
+        self.work_kind = work_kind
         self.attempt = attempt or call.attempt
         # Set by the dispatcher for a tool call: stores a file that the tool shows.
         self.show: Callable[[File], Coroutine[object, None, None]] = refuse_file
@@ -131,8 +131,10 @@ class InFlightCall:
         self.abandoned = False
         self.kill_time_s = 0.0  # the time to end, after its grace, of a process that is killed
         self.overdue_input: DriverInput | None = None
-        # Set by the dispatcher; called when the own time of async user code is up.
-        self.on_overdue: Callable[[WaitEnded], None] | None = None
+        # Set by the dispatcher; called when the own time of async user code is up. It takes the
+        # call as an argument: a function that holds the call would be a reference cycle, and
+        # only the garbage collector would free the call.
+        self.on_overdue: Callable[[InFlightCall, WaitEnded], None] | None = None
 
     @property
     def scope(self) -> anyio.CancelScope:
@@ -156,7 +158,7 @@ class InFlightCall:
     @property
     def action(self) -> CleanupAction:
         """The kind of cleanup; of use only for an undo or a release."""
-        return "release" if self.operation == "release" else "undo"
+        return "release" if self.work_kind == "release" else "undo"
 
     @property
     def is_stopping(self) -> bool:
@@ -182,7 +184,7 @@ class InFlightCall:
         cancelled by then; async user code is cancelled once more.
 
         A reason for which the run waits never replaces one for which it does not. A pausing run
-        whose worker shuts down asks for both stops in every iteration of its loop; otherwise
+        whose worker shuts down asks for both stops in every turn of its loop; otherwise
         they would replace each other, and each time start a new grace.
         """
         if self.stop_reason == reason:
@@ -209,7 +211,7 @@ class InFlightCall:
 # Errors of user code.
 
 
-def outcome_of_exception(error: BaseException) -> Raised | QuestionAsked:
+def make_exception_outcome(error: BaseException) -> Raised | QuestionAsked:
     """Return the outcome of a function that raised `error`: a failure, or a question.
 
     `pause_here` asks its question by raising. Inside a task group the exception arrives in an
@@ -313,7 +315,7 @@ def _iter_leaves(error: BaseException) -> Iterator[BaseException]:
 # So the call of a tool, a hook, a model or a stop condition that is async runs in an asyncio
 # task of its own (`CallTask`), outside of our task groups and of all our scopes. `UserTasks`
 # keeps these tasks. Inside its task, the call runs the user's coroutine with `UserCode.run`.
-# The dispatcher stops it with `UserCode.stop`, which cancels the code once, again after half of
+# `InFlightCall.abort` calls `UserCode.stop`, which cancels the code once, again after half of
 # the grace, and then a few more times at intervals that double. Nothing waits for the end of
 # the code except its own task: the dispatcher shows the call as *not responding* and decides
 # when the run continues without it.

@@ -162,9 +162,9 @@ def check_approval_rules(agent: Agent, state: State) -> None:
         problem = f"its stop condition {name} is not in the stop of agent {agent.name!r}"
         raise CheckpointRefused("agent_mismatch", problem)
     asks = [state.asks[n - 1] for n in state.open_asks]
-    parked = (n for frame in state.frames for n in frame.parked_calls)
     # Every call that may still start: open ones, those of held topics, those with an ask.
-    for number in {*state.open_calls, *parked, *(parse_call_number(ask.call) for ask in asks)}:
+    asked = (parse_call_number(ask.call) for ask in asks)
+    for number in {*state.open_and_parked_calls, *asked}:
         call = state.calls[number - 1]
         if _is_weaker(call.traits, _find_declared_traits(agent, call)):
             problem = f"{call.id} has another approval than its tool {call.use.tool} declares"

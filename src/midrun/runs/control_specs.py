@@ -343,7 +343,10 @@ SAY: Final = _make_spec(
         arguments=(
             CommandArgument("text", "the side question", metavar="TEXT"),
             CommandArgument(
-                "--urgency", "when the agent answers", choices=get_args(Urgency), default="next"
+                "--urgency",
+                "now; at the next turn; or later, after the task (next)",
+                choices=get_args(Urgency),
+                default="next",
             ),
             FILE_ARGUMENT,
         ),
@@ -562,7 +565,7 @@ FORCE_PAUSE: Final = _make_spec(
     ),
     command=ControlCommand(
         "more controls",
-        "pause without calls that do not respond; their outcome is unknown",
+        "stop waiting for calls that do not respond; their outcome is unknown",
         examples=("midrun force-pause 3f2a    if a pause does not complete",),
     ),
 )

@@ -17,7 +17,7 @@ from midrun.core.evolve import evolve
 from midrun.core.evolve.calls import get_call
 from midrun.core.ids import CallId, Micros, RunId, Seq
 from midrun.core.state import CallState, State, find_asked_use
-from midrun.core.values import Phase
+from midrun.core.values import Phase, humanize_name
 from midrun.driver.delta import Delta
 from midrun.runs.values import FeedEntry, FeedItem
 from midrun.text.entries import describe_delta, describe_entry
@@ -85,7 +85,7 @@ class EventBuilder:
         if isinstance(item, Delta):
             return _DELTA_CLASSES[item.kind](
                 seq=before.seq,
-                sentence=describe_delta(item.kind, item.tool, item.text),
+                sentence=describe_delta(item.kind, self._name_call(item), item.text),
                 call=item.call,
                 text=item.text,
                 tool=item.tool,
@@ -95,6 +95,11 @@ class EventBuilder:
             before = State(run=before.run)
         self._state = evolve(before, item.entry, item.at)
         return _make_event(item, before, self._state)
+
+    def _name_call(self, delta: Delta) -> str:
+        """Return the declared title of a running tool, else its name as words."""
+        call = self._state.find_call(delta.call) if delta.tool else None
+        return call.use.label if call is not None else humanize_name(delta.tool)
 
 
 class _Common(TypedDict):
@@ -112,6 +117,9 @@ class _Common(TypedDict):
 
 
 def _make_event(item: FeedEntry, before: State, after: State) -> ev.RunEvent:
+    # An entry has only what is new: the end of a call does not repeat its tool. The rest of an
+    # event comes from the two states around the entry. Most of it is the same in both; what the
+    # entry itself removes, such as the prefix of a reply, is only in `before`.
     entry = item.entry
     text = describe_entry(entry, before, after)
     common = _Common(

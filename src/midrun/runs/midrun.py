@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, NoReturn, Self, cast
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Self, Unpack, cast
 
 import anyio
 import anyio.to_thread
@@ -70,6 +70,7 @@ from midrun.runs.validation import (
     REASON_MAX_CHARS,
     SCOPE_MAX_CHARS,
     ActorLike,
+    SelectionOptions,
     TimeLike,
     choose_tenant,
     convert_time,
@@ -82,7 +83,7 @@ from midrun.stores.urls import open_store
 
 if TYPE_CHECKING:  # imported by a process that drives runs, see `_start_worker`
     from midrun.workers.concurrency_limits import Fleet
-    from midrun.workers.local import LocalWorker, RunPlacement
+    from midrun.workers.local import RunPlacement
 
 # A process that was forked while a `Midrun` was open runs the same `async with` block to its
 # end. It must not unwind it: only the forking thread exists in the child, so joining a worker
@@ -199,7 +200,6 @@ class Midrun:
         self._exit_stack: AsyncExitStack | None = None
         self._is_open = False
         self._opener_pid = 0  # of the process that opened it
-        self._worker: LocalWorker | None = None
         self._service_or_none: RunService | None = None
 
     async def __aenter__(self) -> Self:
@@ -247,7 +247,7 @@ class Midrun:
 
     async def _start_components(self, stack: AsyncExitStack, store: Store) -> None:
         """Start the parts that need the store, and put their closing on `stack`."""
-        news = ChangeNotifier(store)
+        change_notifier = ChangeNotifier(store)
         if isinstance(store, HasClock):
             # Processes on several machines share this store. All of them must compare times by
             # the same clock, the one of the database server, or deadlines would disagree.
@@ -259,11 +259,12 @@ class Midrun:
         self._service_or_none = RunService(
             store,
             self.agents,
-            change_notifier=news,
+            change_notifier=change_notifier,
             live=live,
             environment=outside,
             secrets=secrets,
             key=key,
+            quotas=self._fleet.make_quota_limiter(store, self._clock) if self._fleet else None,
         )
         # A process that drives no runs needs no API key, so it does not open its models. They
         # are opened before the task group exists: a task group would wrap a Misconfigured in an
@@ -273,16 +274,16 @@ class Midrun:
                 await self._open_model(stack, agent)
         tasks = await stack.enter_async_context(anyio.create_task_group())
         stack.callback(tasks.cancel_scope.cancel)
-        await tasks.start(news.watch_store)
+        await tasks.start(change_notifier.watch_store)
         await tasks.start(live.run_relay)
         if self._engine is not None and self.agents:
-            await self._start_worker(stack, self._engine, news, secrets)
+            await self._start_worker(stack, self._engine, change_notifier, secrets)
 
     async def _start_worker(
         self,
         stack: AsyncExitStack,
         engine: "Literal['local'] | RunPlacement",
-        news: ChangeNotifier,
+        change_notifier: ChangeNotifier,
         secrets: SecretRegistry,
     ) -> None:
         """Start the worker of this process, and with another engine its connection to that."""
@@ -292,7 +293,7 @@ class Midrun:
         service, store = self._service, self.store
         local = LocalWorker(
             store,
-            news,
+            change_notifier,
             self.agents,
             live_output=service.live,
             secret_registry=secrets,
@@ -306,11 +307,7 @@ class Midrun:
         if not isinstance(engine, str):
             placed = engine.running(local, store, self.agents)
             await stack.enter_async_context(placed)
-        self._worker = local
-        # From here on the service asks the worker first: for a run that is driven here the
-        # worker has the newest state in memory, and it is told of every control at once.
-        service.find_live_state = local.get_known_state
-        service.on_appended = local.handle_append
+        service.worker = local
 
     async def __aexit__(
         self,
@@ -503,7 +500,7 @@ class Midrun:
         """Return the names of the agents that runs can be started with."""
         return tuple(self.agents)
 
-    def silent_calls(self, run_id: str) -> frozenset[CallId]:
+    def find_silent_calls(self, run_id: str) -> frozenset[CallId]:
         """Return the calls that were told to stop and did not respond.
 
         This is not stored. It is known in the process that drives the run, and in processes
@@ -587,63 +584,32 @@ class Midrun:
 
     # ── deletion ──────────────────────────────────────────────────────────────────────────
 
-    async def count_deletable(
-        self,
-        *,
-        thread: str | None = None,
-        user: str | None = None,
-        agent: str | None = None,
-        label: str | None = None,
-        tenant: str | None = None,
-        older_than: timedelta | None = None,
-    ) -> DeletableRuns:
+    async def count_deletable(self, **selection: Unpack[SelectionOptions]) -> DeletableRuns:
         """Count the runs that `delete_runs` would delete, and those that have not ended.
 
         Raises:
             Misconfigured: No argument is given, or one has the wrong type.
         """
-        selection = validation.make_selection(
-            thread=thread,
-            user=user,
-            agent=agent,
-            label=label,
-            tenant=tenant,
-            older_than=older_than,
-        )
-        return await count_deletable(self.store, selection, self.now())
+        selected = validation.make_selection(**selection)
+        return await count_deletable(self.store, selected, self.now())
 
     async def delete_runs(
-        self,
-        *,
-        thread: str | None = None,
-        user: str | None = None,
-        agent: str | None = None,
-        label: str | None = None,
-        tenant: str | None = None,
-        older_than: timedelta | None = None,
-        reason: str = "",
-        actor: ActorLike,
+        self, *, reason: str = "", actor: ActorLike, **selection: Unpack[SelectionOptions]
     ) -> int:
         """Delete all runs that match all arguments and have ended; return their number.
 
-        `user` is the one who started the runs, and `older_than` the time since their last
-        entry. Each run is deleted with its child runs, as by `Run.delete`; the number includes
-        them. Runs that have not ended are kept. Other writers go on: while workers are alive,
-        this takes many short steps with pauses.
+        Runs are selected by `thread`, `agent`, `label`, `tenant`, `user` (who started them) and
+        `older_than` (a `timedelta`: the time since their last entry). Each run is deleted with
+        its child runs, as by `Run.delete`; the number includes them. Runs that have not ended
+        are kept. Other writers go on: while workers are alive, this takes many short steps with
+        pauses.
 
         Raises:
             Misconfigured: No argument is given, or one has the wrong type.
         """
-        selection = validation.make_selection(
-            thread=thread,
-            user=user,
-            agent=agent,
-            label=label,
-            tenant=tenant,
-            older_than=older_than,
-        )
+        selected = validation.make_selection(**selection)
         return await delete_selected(
-            self.store, selection, self.now(), by=parse_actor(actor), reason=reason
+            self.store, selected, self.now(), by=parse_actor(actor), reason=reason
         )
 
     # ── halts ─────────────────────────────────────────────────────────────────────────────

@@ -20,7 +20,7 @@ from midrun.core.values import Json, RedirectTiming, UndoSet, Urgency
 from midrun.events import RunEvent
 from midrun.ports.audit import AuditEntry
 from midrun.ports.store import Page
-from midrun.runs.validation import ActorLike, ControlOptions, TimeLike
+from midrun.runs.validation import ActorLike, ControlOptions, SelectionOptions, TimeLike
 from midrun.runs.values import (
     ArtifactView,
     DeletableRuns,
@@ -195,27 +195,9 @@ class AnyMidrun(Protocol):
         request_id: str | None = ...,
     ) -> AnyRun: ...
     async def verify(self, run_id: str) -> Verdict: ...
-    async def count_deletable(
-        self,
-        *,
-        thread: str | None = ...,
-        user: str | None = ...,
-        agent: str | None = ...,
-        label: str | None = ...,
-        tenant: str | None = ...,
-        older_than: timedelta | None = ...,
-    ) -> DeletableRuns: ...
+    async def count_deletable(self, **selection: Unpack[SelectionOptions]) -> DeletableRuns: ...
     async def delete_runs(
-        self,
-        *,
-        thread: str | None = ...,
-        user: str | None = ...,
-        agent: str | None = ...,
-        label: str | None = ...,
-        tenant: str | None = ...,
-        older_than: timedelta | None = ...,
-        reason: str = ...,
-        actor: ActorLike,
+        self, *, reason: str = ..., actor: ActorLike, **selection: Unpack[SelectionOptions]
     ) -> int: ...
     async def halt(
         self, reason: str, *, scope: str = ..., tenant: str | None = ..., actor: ActorLike

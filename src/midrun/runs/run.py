@@ -543,7 +543,7 @@ class Run:
         while True:
             state = await self._service.wait_for_phase(self.id, RESTING_PHASES)
             try:
-                return make_outcome(state, await self._checkpoint_if_parked(state))
+                return make_outcome(state, await self._checkpoint_unless_ended(state))
             except CheckpointRefused:
                 # The run rests, but a control has just continued one of its children, so no
                 # checkpoint of the family exists now. Wait for that child and look again.
@@ -659,7 +659,7 @@ class Run:
         silent = self._service.live.find_unresponsive_calls(self.id)
         return await load_view(self._service.store, state, silent=silent)
 
-    async def _checkpoint_if_parked(self, state: State) -> Checkpoint | None:
+    async def _checkpoint_unless_ended(self, state: State) -> Checkpoint | None:
         return (
             None
             if state.phase in TERMINAL_PHASES

@@ -6,9 +6,9 @@ the local worker, return the receipt. A waiter subscribes to changes of its run 
 the journal afterwards, so that no change falls between the two.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 import anyio
@@ -62,6 +62,7 @@ from midrun.errors import (
     JournalUnreadable,
     Misconfigured,
     RunExists,
+    RunNotFound,
     StoreClosed,
 )
 from midrun.ports.environment import ID_BYTES, Environment
@@ -72,16 +73,20 @@ from midrun.runs.values import Receipt
 from midrun.stores.encryption import read_unkeyed_lines
 from midrun.text.entries import describe_ask_closure
 
+if TYPE_CHECKING:  # half of the package: only a process that drives runs imports it
+    from midrun.driver.context import Quotas
+    from midrun.workers.local import LocalWorker
+
 # Receipts: the answer to a control.
 
 
-def make_receipt(control: c.Control, ruled: InputResult) -> Receipt:
+def make_receipt(control: c.Control, result: InputResult) -> Receipt:
     """Return the receipt for `control`.
 
     Raises:
         ControlRefused: The control was refused; the journal is unchanged.
     """
-    verdict, after = ruled.verdict, ruled.after
+    verdict, after = result.verdict, result.after
     if isinstance(verdict, Refused):
         raise ControlRefused(
             after.run,
@@ -91,14 +96,14 @@ def make_receipt(control: c.Control, ruled: InputResult) -> Receipt:
             list_possible_controls(after),
             verdict.by,
             verdict.seq,
-            _describe_refusal(control, ruled),
+            _describe_refusal(control, result),
         )
     awaits_effect = isinstance(control, c.Pause | c.TakeOver) and after.phase is Phase.PAUSING
     if isinstance(control, c.Cancel) and after.phase is Phase.HALTED:
         awaits_effect = True  # it is journaled now, and carried out when the halt is lifted
     # `after.pending` holds redirects and messages that wait for a step boundary. A no-op
     # (`NoChange`) refers to the entry of the earlier control; an accepted one may have appended
-    # several entries, from `ruled.seq` on.
+    # several entries, from `result.seq` on.
     if isinstance(verdict, NoChange):
         waits = awaits_effect or any(p.seq == verdict.seq for p in after.pending)
         return Receipt(
@@ -108,12 +113,12 @@ def make_receipt(control: c.Control, ruled: InputResult) -> Receipt:
             already=verdict.name,
             by=verdict.by,
         )
-    waits = awaits_effect or any(p.seq >= ruled.seq for p in after.pending)
+    waits = awaits_effect or any(p.seq >= result.seq for p in after.pending)
     acknowledgement = next(
-        (ack for entry in ruled.entries if (ack := getattr(entry, "ack", ""))), ""
+        (ack for entry in result.entries if (ack := getattr(entry, "ack", ""))), ""
     )
     return Receipt(
-        seq=ruled.seq,
+        seq=result.seq,
         phase=after.phase,
         applied=not waits,
         by=control.by.name,
@@ -121,13 +126,13 @@ def make_receipt(control: c.Control, ruled: InputResult) -> Receipt:
     )
 
 
-def _describe_refusal(control: c.Control, ruled: InputResult) -> str:
+def _describe_refusal(control: c.Control, result: InputResult) -> str:
     """Return the details of a refusal: a closed ask, hidden arguments, or a file."""
-    if isinstance(ruled.verdict, Refused) and ruled.verdict.reason == "files_refused":
-        return find_run_file_problem(ruled.after, getattr(control, "files", ()))
-    verdict, ask = ruled.verdict, ruled.after.find_ask(getattr(control, "ask", ""))
+    if isinstance(result.verdict, Refused) and result.verdict.reason == "files_refused":
+        return find_run_file_problem(result.after, getattr(control, "files", ()))
+    verdict, ask = result.verdict, result.after.find_ask(getattr(control, "ask", ""))
     if isinstance(control, c.Approve) and getattr(verdict, "reason", "") == "hidden_argument":
-        call = None if ask is None else ruled.after.find_call(ask.call)
+        call = None if ask is None else result.after.find_call(ask.call)
         return (
             "" if ask is None or call is None else check_hidden(ask, call.use, control.args)[0]
         )
@@ -138,9 +143,9 @@ def _describe_refusal(control: c.Control, ruled: InputResult) -> str:
 class RunService:
     """Reads and controls the runs of one store, for all handles of a `Midrun`.
 
-    `find_live_state` returns the state of a run that is driven in this process, and
-    `on_appended` tells the worker of this process that a journal has grown. `Midrun` sets both
-    when it starts a worker; without one they do nothing.
+    `worker` drives runs in this process; it is None until `Midrun` has started it, and in a
+    process that drives none. The service asks it first for the state of a run, and tells it of
+    every append at once. Without that, the worker would wait for the store's notification.
     """
 
     def __init__(
@@ -153,6 +158,7 @@ class RunService:
         environment: Environment,
         secrets: SecretRegistry,
         key: bytes | None = None,
+        quotas: "Quotas | None" = None,
     ) -> None:
         self.store = store
         self.agents = agents
@@ -160,12 +166,21 @@ class RunService:
         self.live = live
         self.now = environment.clock
         self.new_id = environment.make_id
-        self.find_live_state: Callable[[RunId], State | None] = _no_live_state
-        self.on_appended: Callable[[RunId, State], None] = _ignore_append
+        self.worker: LocalWorker | None = None
         self._secrets = secrets
         self._key = key
+        self._quotas = quotas
         # One lock per run, for as long as a control of the run holds or awaits it.
         self._control_locks: WeakValueDictionary[RunId, anyio.Lock] = WeakValueDictionary()
+
+    def find_live_state(self, run: RunId) -> State | None:
+        """Return the state of a run that is driven in this process; else None."""
+        return None if self.worker is None else self.worker.get_known_state(run)
+
+    def wake_worker(self, run: RunId, state: State) -> None:
+        """Tell the worker of this process that the journal of `run` has grown."""
+        if self.worker is not None:
+            self.worker.handle_append(run, state)
 
     async def submit(self, run: RunId, control: Control, files: Sequence[File] = ()) -> Receipt:
         """Append `control` to the journal of `run`, and wake its worker if it is local.
@@ -174,6 +189,7 @@ class RunService:
 
         Raises:
             ControlRefused: The run cannot take it in its phase.
+            FileRefused: A quota leaves no room for the files.
             RunNotFound: There is no such run.
         """
         self.change_notifier.check_loop()
@@ -192,12 +208,13 @@ class RunService:
             bodies = None
             if files and isinstance(control, c.Resume | c.Redirect | c.Say | c.Answer):
                 files = [await redact_file(self._secrets, run, file) for file in files]
+                await self._check_storage(state, control.request_id, files)
                 refs = await anyio.to_thread.run_sync(list_refs, files)  # hashes all bytes
                 control, bodies = replace(control, files=refs), map_bodies(files)
-            ruled = await append_input(self.store, state, control, self.now, bodies)
-            if ruled.entries:
-                self.on_appended(run, ruled.after)
-        return make_receipt(control, ruled)
+            result = await append_input(self.store, state, control, self.now, bodies)
+            if result.entries:
+                self.wake_worker(run, result.after)
+        return make_receipt(control, result)
 
     def check_controls(self, state: State, controls: Sequence[Control]) -> None:
         """Check that a run in `state` would accept `controls`, in this order.
@@ -206,10 +223,43 @@ class RunService:
             ControlRefused: The first control that it would refuse.
         """
         # Deciding stops at the first refusal, so there may be fewer results than controls.
-        for control, ruled in zip(
+        for control, result in zip(
             controls, decide_inputs(Batch(state, self.now()), controls), strict=False
         ):
-            make_receipt(control, ruled)
+            make_receipt(control, result)
+
+    async def _check_storage(
+        self, state: State, request_id: str, files: Sequence[File]
+    ) -> None:
+        """Check that the quotas leave room for the files of a control.
+
+        A repeat of a control that was applied stores nothing, and gets the first receipt.
+
+        Raises:
+            FileRefused: They do not.
+        """
+        if self._quotas is None:
+            return
+        if request_id and request_id in (await refresh_state(self.store, state)).requests:
+            return
+        if problem := await self._quotas.find_storage_problem(state.run_started, files):
+            raise FileRefused(problem)
+
+    async def _check_storage_of_task(
+        self, run: RunId, started: RunStarted, files: Sequence[File]
+    ) -> None:
+        """Check that the quotas leave room for the files of a task, unless the run exists.
+
+        Raises:
+            FileRefused: They do not.
+        """
+        if self._quotas is None:
+            return
+        try:
+            await self.store.get_row(run)
+        except RunNotFound:
+            if problem := await self._quotas.find_storage_problem(started, files):
+                raise FileRefused(problem) from None
 
     async def submit_all(self, run: RunId, controls: Sequence[Control]) -> None:
         """Append all of `controls` to the journal in one transaction, or none of them.
@@ -224,9 +274,9 @@ class RunService:
             for one in controls
         ]
         every = await append_inputs(self.store, state, controls, self.now)
-        for control, ruled in zip(controls, every, strict=False):
-            make_receipt(control, ruled)
-        self.on_appended(run, every[-1].after)
+        for control, result in zip(controls, every, strict=False):
+            make_receipt(control, result)
+        self.wake_worker(run, every[-1].after)
 
     def _add_title(self, state: State, control: Control) -> Control:
         """Add the title to a redacted control that sets the arguments of a call.
@@ -311,7 +361,7 @@ class RunService:
         belong to the task, and are stored with it.
 
         Raises:
-            FileRefused: A file is beyond a limit.
+            FileRefused: A file is beyond a limit, or a quota.
             ControlRefused: `request_id_reused`: the run exists, with other arguments.
             Misconfigured: The model settings of the run have a secret.
             QuotaReached: The run would exceed one of `quotas`.
@@ -332,6 +382,7 @@ class RunService:
             started = replace(started, files=refs)
             if problem := find_file_problem(started.files, get_file_limits(started)):
                 raise FileRefused(problem)
+            await self._check_storage_of_task(run, started, files)
         head = build_head(apply_entries(empty, [started], self.now()))
         try:
             appended = await self.store.create(
@@ -339,14 +390,14 @@ class RunService:
             )
         except RunExists:
             state = await load_run_state(self.store, run)
-            if _request_identity(state.run_started) != _request_identity(started):
+            if _get_request_identity(state.run_started) != _get_request_identity(started):
                 detail = "this run has the same request id, and was started otherwise"
                 control = "start" if started.forked is None else "fork"
                 raise ControlRefused(
                     run, control, "request_id_reused", state.phase, (control,), detail=detail
                 ) from None
             return False
-        self.on_appended(run, apply_entries(empty, [started], appended.at))
+        self.wake_worker(run, apply_entries(empty, [started], appended.at))
         return True
 
     def choose_run_id(self, request_id: str) -> RunId:
@@ -496,7 +547,7 @@ class RunService:
         return use
 
 
-def _request_identity(started: RunStarted) -> tuple[object, ...]:
+def _get_request_identity(started: RunStarted) -> tuple[object, ...]:
     """Return the fields in which a repeated request must be equal to the first one.
 
     Of a fork only the run counts, not the boundary: a repeat of a fork from the newest boundary
@@ -514,14 +565,6 @@ def _request_identity(started: RunStarted) -> tuple[object, ...]:
         started.tenant,
         started.team,
     )
-
-
-def _no_live_state(_: RunId) -> None:
-    return None
-
-
-def _ignore_append(_: RunId, __: State) -> None:
-    return None
 
 
 def make_run_id(request_id: str) -> RunId:
@@ -565,13 +608,13 @@ async def lift_halted_runs(service: RunService, by: Actor) -> None:
             if any(h.covers(row.run, row.head) for h in halts):
                 continue
             try:
-                ruled = await append_input(
+                result = await append_input(
                     store, await load_run_state(store, row.run), Lift(by=by), service.now
                 )
             except JournalUnreadable:
                 continue
-            if ruled.entries:
-                service.on_appended(row.run, ruled.after)
+            if result.entries:
+                service.wake_worker(row.run, result.after)
         cursor = page.cursor
         if not cursor:
             return

@@ -16,7 +16,7 @@ from midrun.errors import Misconfigured
 TOKEN_FILE_NAME: Final = "token"  # noqa: S105 - the name of the file
 
 
-def token_folder(working_folder: Path) -> Path:
+def find_token_folder(working_folder: Path) -> Path:
     """Return the folder with the token of servers that are started in `working_folder`.
 
     Raises:
@@ -25,16 +25,16 @@ def token_folder(working_folder: Path) -> Path:
     # Two folders may have the same name, so the hash of the whole path is added to it.
     path = working_folder.resolve()
     digest = sha256(os.fsencode(path)).hexdigest()[:16]
-    return _state_folder() / "midrun" / f"{path.name}-{digest}"
+    return _find_state_folder() / "midrun" / f"{path.name}-{digest}"
 
 
 def find_token(working_folder: Path) -> str | None:
     """Return the token that a server in `working_folder` stored, or None."""
-    path = token_folder(working_folder) / TOKEN_FILE_NAME
+    path = find_token_folder(working_folder) / TOKEN_FILE_NAME
     return path.read_text().strip() if path.is_file() else None
 
 
-def _state_folder() -> Path:
+def _find_state_folder() -> Path:
     configured = Path(os.environ.get("XDG_STATE_HOME", ""))
     if configured.is_absolute():  # the XDG specification says to ignore a relative path
         return configured

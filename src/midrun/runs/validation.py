@@ -321,6 +321,17 @@ class ControlOptions(TypedDict, total=False):
     seen: int | None
 
 
+class SelectionOptions(TypedDict, total=False):
+    """The keyword arguments that select runs to delete; `Midrun.delete_runs` describes them."""
+
+    thread: str | None
+    user: str | None
+    agent: str | None
+    label: str | None
+    tenant: str | None
+    older_than: timedelta | None
+
+
 def parse_phase(name: str) -> Phase:
     """Return the phase with this name.
 
@@ -350,7 +361,7 @@ def parse_awaited_phases(names: tuple[str, ...]) -> frozenset[Phase]:
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check that `word` is one of `words`.
+    """Check that `value` is one of `choices`.
 
     Raises:
         Misconfigured: It is not.

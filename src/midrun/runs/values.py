@@ -199,8 +199,8 @@ class DeletableRuns(Value, kw_only=True):
 class Usage(Value, kw_only=True):
     """The tokens and the money that the run has used.
 
-    `reserved` is the estimate for model calls in flight. It also includes calls whose outcome,
-    and so whose usage, is unknown.
+    `reserved_tokens` and `reserved_usd` are the estimate for model calls in flight. They also
+    include calls whose outcome, and so whose usage, is unknown.
     """
 
     tokens: int = 0

@@ -14,8 +14,8 @@ from midrun.core.ids import CallId, Micros, Seq
 from midrun.core.journaled_text import (
     format_frame_position,
     format_goal,
+    format_outcome_phrase,
     format_position,
-    outcome_phrase,
     shorten_to_line,
 )
 from midrun.core.state import CallStage, CallState, State
@@ -298,7 +298,7 @@ def _describe_outcome(call: CallState) -> str:
     return (
         ""
         if call.stage in {CallStage.DONE, CallStage.STARTED, CallStage.ASKING}
-        else outcome_phrase(call)
+        else format_outcome_phrase(call)
     )
 
 

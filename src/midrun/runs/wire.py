@@ -50,6 +50,7 @@ class RunListItem(Value, kw_only=True):
     cost_usd: float = 0.0
     position: str = ""  # "plan 4/7", or "turn 4"
     plan_held: bool = False
+    output: str = ""  # the beginning of its answer, as one line
     needs_you: bool = False  # the run needs a person, and the viewer may act on it
 
 

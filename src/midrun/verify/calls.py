@@ -33,13 +33,13 @@ class StartCheck(JournalCheck):
 
     def check_call_started(self, record: e.Record, entry: e.CallStarted) -> None:
         """Check that a call may start now."""
-        books, seq = self.ledger, record.seq
-        call = books.calls.get(entry.call) or entry.call
-        if books.cancelled_at:
-            text = f"{call} was started after the cancel at {books.cancelled_at}."
+        ledger, seq = self.ledger, record.seq
+        call = ledger.calls.get(entry.call) or entry.call
+        if ledger.cancelled_at:
+            text = f"{call} was started after the cancel at {ledger.cancelled_at}."
             self.report("I10", seq, text)
-        elif books.paused_at and entry.call not in self._operator_calls:
-            text = f"{call} was started during the pause asked for at {books.paused_at}."
+        elif ledger.paused_at and entry.call not in self._operator_calls:
+            text = f"{call} was started during the pause asked for at {ledger.paused_at}."
             self.report("I11", seq, text)
         if self._halted_at:
             text = f"{call} was started during the halt at {self._halted_at}."

@@ -1,4 +1,4 @@
-"""Check ownership: one lease holder, older ones fenced, orphans closed (I6 to I8, I41)."""
+"""Check ownership: one lease holder, older ones fenced, lost calls closed (I6 to I8, I41)."""
 
 from typing import Final
 
@@ -77,46 +77,46 @@ class OwnershipCheck(JournalCheck):
 
     def __init__(self, ledger: Ledger, problems: list[Problem]) -> None:
         super().__init__(ledger, problems)
-        self._orphans: set[tuple[str, str]] = set()  # left in flight by the previous worker
-        self._lease_taken_at = 0  # seq of the `LeaseTaken` whose append must close the orphans
+        self._lost_calls: set[tuple[str, str]] = set()  # left in flight by the previous worker
+        self._lease_taken_at = 0  # seq of the `LeaseTaken` whose append must close them
         self._settled_late: set[str] = set()  # calls that a late result has settled
 
     def check_record(self, record: e.Record, entry: e.Entry) -> None:
-        """Check the epoch of a record, and that orphans are closed first."""
-        if self._orphans:
-            self._expect_orphan_closed(record)
-        epoch, books, kind = record.epoch, self.ledger, type(entry)
+        """Check the epoch of a record, and that lost calls are closed first."""
+        if self._lost_calls:
+            self._expect_lost_call_closed(record)
+        epoch, ledger, kind = record.epoch, self.ledger, type(entry)
         # Two writers are right: the current lease holder, and a control, which has no epoch and
         # writes none of `LEASE_HOLDER_KINDS`. `LeaseTaken` and `LateResult` have rules of their
         # own.
-        if epoch == books.epoch if epoch is not None else kind not in LEASE_HOLDER_KINDS:
-            if kind in LEASE_HOLDER_KINDS and not books.has_lease:
+        if epoch == ledger.epoch if epoch is not None else kind not in LEASE_HOLDER_KINDS:
+            if kind in LEASE_HOLDER_KINDS and not ledger.has_lease:
                 text = f"{kind.__name__} was written after the lease had been given back."
                 self.report("I6", record.seq, text)
         elif kind is not e.LeaseTaken and kind is not e.LateResult:
             self._report_writer(record)
 
     def check_end(self) -> None:
-        """Check that the last append closed all orphans."""
-        self._report_orphans()
+        """Check that the last append closed all lost calls."""
+        self._report_lost_calls()
 
     def check_lease_taken(self, record: e.Record, entry: e.LeaseTaken) -> None:
-        """Check that the epoch grows; remember the calls in flight as orphans."""
-        books = self.ledger
-        if entry.epoch <= books.epoch or record.epoch not in {None, entry.epoch}:
+        """Check that the epoch grows; remember the calls in flight as lost."""
+        ledger = self.ledger
+        if entry.epoch <= ledger.epoch or record.epoch not in {None, entry.epoch}:
             self.report(
                 "I6",
                 record.seq,
                 f"The lease was taken with epoch {entry.epoch}, written under {record.epoch}, "
-                f"when the run was at epoch {books.epoch} already.",
+                f"when the run was at epoch {ledger.epoch} already.",
             )
         self._lease_taken_at = record.seq
-        self._orphans = {(call, "call") for call in books.calls_in_flight}
-        if books.undo_in_flight is not None:
-            self._orphans.add(books.undo_in_flight)
+        self._lost_calls = {(call, "call") for call in ledger.calls_in_flight}
+        if ledger.undo_in_flight is not None:
+            self._lost_calls.add(ledger.undo_in_flight)
 
-    def _expect_orphan_closed(self, record: e.Record) -> None:
-        """Expect the record to close an orphan; report the remaining ones if it does not.
+    def _expect_lost_call_closed(self, record: e.Record) -> None:
+        """Expect the record to close a lost call; report the remaining ones if it does not.
 
         The append that takes the lease also closes every call in flight as unknown. So the
         records right after `LeaseTaken` must be those, with nothing in between.
@@ -128,13 +128,13 @@ class OwnershipCheck(JournalCheck):
             closed = (entry.call, entry.action)
         else:
             closed = ("", "")
-        if closed in self._orphans:
-            self._orphans.discard(closed)
+        if closed in self._lost_calls:
+            self._lost_calls.discard(closed)
         else:
-            self._report_orphans()
+            self._report_lost_calls()
 
-    def _report_orphans(self) -> None:
-        for call, what in sorted(self._orphans):
+    def _report_lost_calls(self) -> None:
+        for call, what in sorted(self._lost_calls):
             of_call = "in flight" if what == "call" else f"being cleaned up ({what})"
             self.report(
                 "I8",
@@ -142,7 +142,7 @@ class OwnershipCheck(JournalCheck):
                 f"The lease was taken while {call} was {of_call}, "
                 "and the same append did not close it as unknown.",
             )
-        self._orphans = set()
+        self._lost_calls = set()
 
     def check_late_result(self, record: e.Record, entry: e.LateResult) -> None:
         """Check the epoch of a late result, and remember the call that it settles."""

@@ -78,8 +78,8 @@ class FoldCheck(JournalCheck):
         """Compare the folded state with the ledger, which was filled without it."""
         if self._failed or not self._last_seq:
             return
-        state, books = self.state, self.ledger
-        if state.phase is Phase.WAITING and not books.open_asks:
+        state, ledger = self.state, self.ledger
+        if state.phase is Phase.WAITING and not ledger.open_asks:
             # Only an answer wakes a waiting run, so this one would wait for ever.
             self.report("I26", self._last_seq, "The run waits, but no ask is open.")
         from_state: tuple[object, ...] = (
@@ -90,11 +90,11 @@ class FoldCheck(JournalCheck):
             len(state.calls),
         )
         from_ledger = (
-            books.epoch,
-            books.has_lease,
-            set(books.calls_in_flight),
-            set(books.open_asks),
-            len(books.calls),
+            ledger.epoch,
+            ledger.has_lease,
+            set(ledger.calls_in_flight),
+            set(ledger.open_asks),
+            len(ledger.calls),
         )
         names = ("the epoch", "the lease", "calls in flight", "open asks", "the calls")
         for name, in_state, in_ledger in zip(names, from_state, from_ledger, strict=True):

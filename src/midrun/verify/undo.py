@@ -49,10 +49,10 @@ class UndoCheck(JournalCheck):
         """
         if call.kind != "child" or call.in_flight:
             return call.is_unfinished
-        ended = self._was_released(call) or self.ledger.undo_in_flight == (call.id, "release")
+        ended = self._is_released(call) or self.ledger.undo_in_flight == (call.id, "release")
         return call.attempt > 0 and call.stage != "done" and not ended
 
-    def _was_released(self, call: LedgerCall) -> bool:
+    def _is_released(self, call: LedgerCall) -> bool:
         cleaning = self._cleanups.get((call.id, "release"))
         return cleaning is not None and cleaning.is_done
 
@@ -208,7 +208,7 @@ class UndoCheck(JournalCheck):
         # A child that this cancel must end is itself cancelled, and undoes its own work. Only a
         # child that had ended before needs an undo from its parent.
         if call.kind == "child":
-            over = self._was_released(call) and call.id not in self._undo_set
+            over = self._is_released(call) and call.id not in self._undo_set
             return cancel.undo == "all" and (call.stage == "done" or over)
         return call.id in self._undo_set or (call.may_have_effect and cancel.undo == "all")
 

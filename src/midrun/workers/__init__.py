@@ -7,8 +7,9 @@ starts one task with a `RunLoop` of the driver. It may try too often; the lease 
 decides which process drives a run.
 
 `concurrency_limits` has the settings of a worker (`Fleet`) and the `ConcurrencyLimiter`, which
-decides whether a run may be started now. `placement` is the protocol of an external scheduler
-that decides where runs are driven; `temporal` implements it.
+decides whether a run may be started now. `quotas` bounds the spend and the files of users and
+tenants. `local.RunPlacement` is the protocol of an external scheduler that decides where runs
+are driven; `temporal` implements it.
 
 Invariants: a run has at most one task in a process; a failure of one run never ends another; a
 shutdown gives every lease back; no safety depends on the worker, only progress. Start with

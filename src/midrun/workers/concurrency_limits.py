@@ -18,7 +18,9 @@ from midrun.core.run_head import Head, build_head
 from midrun.core.state import State
 from midrun.core.values import Phase
 from midrun.errors import Misconfigured, NoRoom
-from midrun.ports.store import select_limits
+from midrun.ports.environment import Clock
+from midrun.ports.store import Store, select_limits
+from midrun.workers.quotas import NO_QUOTAS, QuotaLimiter, QuotaRules
 
 WINDING_DOWN_PHASES: Final = frozenset({Phase.PAUSING, Phase.CANCELLING})
 """Phases in which a run needs a driver only to come to rest."""
@@ -46,6 +48,10 @@ class Fleet:
     old and a new version can be deployed side by side, each with its own runs. With "any" a
     takeover is recorded in the journal; from then on the run belongs to the new version.
 
+    `quotas` bound the spend and the storage of users and tenants while runs work: a run whose
+    quota of spend is used up pauses before its next model call, and a quota of storage refuses
+    files. Give every process the same.
+
     Raises:
         Misconfigured: a scope that covers no run, or a limit below 1.
     """
@@ -53,6 +59,11 @@ class Fleet:
     limits: Mapping[str, int] = field(default_factory=dict)
     here: Mapping[str, int] = field(default_factory=dict)
     versions: Literal["any", "same"] = "any"
+    quotas: QuotaRules = NO_QUOTAS
+
+    def make_quota_limiter(self, store: Store, clock: Clock) -> QuotaLimiter | None:
+        """Return the limiter that enforces `quotas` on the runs of `store`; None without."""
+        return None if self.quotas == NO_QUOTAS else QuotaLimiter(store, self.quotas, clock)
 
     def __post_init__(self) -> None:
         for scope, limit in (*self.limits.items(), *self.here.items()):
@@ -164,7 +175,7 @@ class ConcurrencyLimiter:
         self._driven_by_scope.subtract(scopes)
         return bool(scopes)
 
-    def limits_for_lease(self, state: State) -> Mapping[str, int]:
+    def get_lease_limits(self, state: State) -> Mapping[str, int]:
         """Return the fleet limits under which a run takes its lease.
 
         The driver calls this just before it takes the lease and passes the limits to the store.

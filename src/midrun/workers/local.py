@@ -9,7 +9,7 @@ optional; they only make the worker faster. One of them is `_free_leases_of_dead
 leases of workers of this host whose processes are gone, and starts a sweep. A parent that waits
 for its child needs no driver; `_check_asking_parents` finds one whose child goes on already.
 
-Every path ends in `start_drive`, which starts one task per run. The task takes the lease in the
+Every path ends in `start_loop`, which starts one task per run. The task takes the lease in the
 store and drives the run to its rest. Several workers may try the same run at once: taking the
 lease is compare-and-append, so one of them wins and the others stop.
 
@@ -42,7 +42,7 @@ from midrun.driver.context import DriverContext
 from midrun.driver.deletion import RetentionRules, run_retention
 from midrun.driver.heartbeat import LeaseHeartbeat
 from midrun.driver.holder_socket import HolderSocket, is_holder_gone
-from midrun.driver.journal_writer import append_input, load_run_state
+from midrun.driver.journal_writer import append_input, load_run_state, load_run_to_drive
 from midrun.driver.live import LiveOutput
 from midrun.driver.notifications import ChangeNotifier, Wakeup
 from midrun.driver.redaction import SecretRegistry
@@ -73,7 +73,7 @@ class LogThrottle:
     def __init__(self) -> None:
         self._next_warning_at = 0.0
 
-    def throttled_log_level(self, error: MidrunError) -> int:
+    def choose_log_level(self, error: MidrunError) -> int:
         """Return the level for logging `error`: DEBUG if it was a warning recently.
 
         Only `StoreForeign` is throttled. Every run of the process meets a newer schema again
@@ -131,6 +131,7 @@ class LocalWorker:
         self._place_run = place_run
         self._retention = retention or RetentionRules({})
         self._limiter = ConcurrencyLimiter(fleet or Fleet())
+        self._quotas = (fleet or Fleet()).make_quota_limiter(store, environment.clock)
         self._live_output = live_output
         self._secret_registry = secret_registry
         self._store = store
@@ -145,15 +146,15 @@ class LocalWorker:
         self._get_models = get_models
         self._environment = environment
         self._run_loops: dict[RunId, RunLoop] = {}
-        # `_active_runs` is the superset: a run is in it from `start_drive` until its task ends.
+        # `_active_runs` is the superset: a run is in it from `start_loop` until its task ends.
         # It enters `_run_loops` only when its journal was read and its loop exists.
         self._active_runs: set[RunId] = set()
         # Runs that a store error interrupted. Their lease may still belong to this process, so
         # `list_drivable` does not list them while it is alive; the sweep tries them once more.
         self._runs_to_recheck: set[RunId] = set()
+        self._uncovered_runs: set[RunId] = set()  # see `_lift_uncovered_runs`
         # Runs that cannot be driven, with the seq at which that was found. They are tried
         # again when their journal grows beyond it.
-        self._orphaned_halts: set[RunId] = set()  # see `_lift_orphaned_halts`
         self._undrivable_runs: dict[RunId, Seq] = {}
         self._all_runs_ended = anyio.Event()
         self._sweep_early = Wakeup()  # starts the next sweep early: a limit has a free place
@@ -191,15 +192,14 @@ class LocalWorker:
                 self._store,
                 holder_socket.holder_name,
                 ttl=self._environment.lease,
-                on_lease_lost=self._fence_drives,
+                on_lease_lost=self._fence_loops,
             )
             async with (
                 Zygote(holder_socket.fd) as zygote,
                 heartbeat.keep_alive(),
                 anyio.create_task_group() as tasks,
             ):
-                self._task_group = tasks
-                heartbeat.on_renewed = zygote.set_deadline
+                self._task_group, heartbeat.on_renewed = tasks, zygote.set_deadline
                 user_tasks, call_contexts = UserTasks(tasks), CallContexts(tasks)
                 self._context = DriverContext(
                     store=self._store,
@@ -214,7 +214,8 @@ class LocalWorker:
                     change_notifier=self._change_notifier,
                     secret_registry=self._secret_registry,
                     on_appended=self.handle_append,
-                    get_limits=self._limiter.limits_for_lease,
+                    get_limits=self._limiter.get_lease_limits,
+                    quotas=self._quotas,
                     clock=self._environment.clock,
                     random_unit=self._environment.random_unit,
                     task_group=tasks,
@@ -241,13 +242,13 @@ class LocalWorker:
         if not self._stop_requested.is_set():
             caller_scope.cancel()
 
-    def start_drive(self, run: RunId, state: State | None = None) -> None:
+    def start_loop(self, run: RunId, state: State | None = None) -> None:
         """Start a task that drives `run`, unless it has one; `state` saves a read."""
         if not (
             self._shutting_down or run in self._active_runs or run in self._undrivable_runs
         ):
             self._active_runs.add(run)
-            self._task_group.start_soon(self._drive_guarded, run, state)
+            self._task_group.start_soon(self._drive_run, run, state)
 
     def _start_or_place(
         self, run: RunId, head: Head, state: State | None = None, *, own: bool = False
@@ -267,29 +268,31 @@ class LocalWorker:
         if self._place_run is not None:
             self._place_run(run)
             return
-        # `start_drive` refuses a run that cannot be driven, which every sweep finds again. It
-        # must not be counted: only the end of a drive frees its place.
+        # `start_loop` refuses a run that cannot be driven, which every sweep finds again. It
+        # must not be counted: only the end of its task frees its place.
         if run in self._undrivable_runs:
             return
         if own or self._limiter.can_start(run, head):
             self._limiter.add_run(run, head, own=own)
-            self.start_drive(run, state)
+            self.start_loop(run, state)
 
     async def drive_until_released(self, run: RunId) -> None:
         """Drive `run` if possible; return when it is not driven here."""
         with self._change_notifier.subscribe(run) as wakeup:
-            self.start_drive(run)
-            # The end of a drive notifies the subscribers of the run, see `_drive_guarded`.
+            self.start_loop(run)
+            # `_drive_run` notifies the subscribers of the run when it ends.
             while run in self._active_runs:
                 await wakeup.wait()
 
     def get_known_state(self, run: RunId) -> State | None:
-        """Return the state that a drive here has of `run`, if any."""
+        """Return the state that the loop of `run` has in this process, if any."""
         run_loop = self._run_loops.get(run)
         return None if run_loop is None else run_loop.state
 
     def handle_append(self, run: RunId, state: State) -> None:
         """Handle an append of this process, before the store's own notification arrives."""
+        # The store announces this append, too. The loop ignores a seq that it knows already,
+        # and a run is started once. So both may come, in any order, and either is enough.
         run_loop = self._run_loops.get(run)
         if run_loop is not None:
             run_loop.journal_grew(state.seq)
@@ -298,7 +301,7 @@ class LocalWorker:
 
     # ── driving ───────────────────────────────────────────────────────────────────────────
 
-    async def _drive_guarded(self, run: RunId, state: State | None) -> None:
+    async def _drive_run(self, run: RunId, state: State | None) -> None:
         set_log_context(LogContext(run=run))
         try:
             run_loop = await self._create_loop(run, state)
@@ -321,7 +324,7 @@ class LocalWorker:
         except StoreError as error:
             self._runs_to_recheck.add(run)
             log.log(
-                self._log_throttle.throttled_log_level(error),
+                self._log_throttle.choose_log_level(error),
                 "Cannot drive run %s for now: %s",
                 run,
                 error,
@@ -340,18 +343,18 @@ class LocalWorker:
             # sweep; without this they would wait for up to a second.
             if self._limiter.remove_run(run):
                 self._sweep_early.set()
-            # Waiters that relied on the state of this drive have to read the store now.
+            # Waiters that relied on the state of this loop have to read the store now.
             self._change_notifier.notify(run)
             if self._shutting_down and not self._active_runs:
                 self._all_runs_ended.set()
 
     def _look_again(self, run: RunId) -> None:
-        """Look again at a run whose drive has ended, if that may be necessary.
+        """Look again at a run whose loop has ended, if that may be necessary.
 
         It may need a driver once more, or its parent must learn of its rest.
         """
         run_loop = self._run_loops.get(run)
-        # A control may have woken the run while its drive was ending. No other process looks at
+        # A control may have woken the run while its loop was ending. No other process looks at
         # a run that is held, so this one has to.
         if (
             run_loop is None
@@ -363,8 +366,9 @@ class LocalWorker:
 
     async def _create_loop(self, run: RunId, state: State | None) -> RunLoop | None:
         """Return the loop of `run`; None if it cannot be driven here now."""
+        snapshot_seq = SEQ_ZERO
         if state is None:
-            state = await load_run_state(self._store, run)
+            state, snapshot_seq = await load_run_to_drive(self._store, run)
         agent = self._agents.get(state.run_started.agent)
         if agent is None or self._limiter.has_version_mismatch(state, agent):
             return None
@@ -372,13 +376,15 @@ class LocalWorker:
             return None
         # Entered before the loop runs: a control that comes now wakes this loop, and is not
         # lost between the read of the journal and the first wait.
-        run_loop = self._run_loops[run] = RunLoop(self._context, agent, state)
-        # A shutdown may have begun during the reads above. `_shut_down` tells only the drives
+        run_loop = self._run_loops[run] = RunLoop(
+            self._context, agent, state, snapshot_seq=snapshot_seq
+        )
+        # A shutdown may have begun during the reads above. `_shut_down` tells only the loops
         # that exist at that moment, so a later one must not start.
         return None if self._shutting_down else run_loop
 
     def _handle_change(self, change: Change) -> None:
-        """Handle a change that the store reports: wake the drive, or start the run."""
+        """Handle a change that the store reports: wake its loop, or start the run."""
         if self._undrivable_runs.get(change.run, BEYOND_EVERY_SEQ) < change.seq:
             del self._undrivable_runs[change.run]
         self._limiter.journal_grew(change.run, change.seq)
@@ -411,7 +417,7 @@ class LocalWorker:
             self._sweep_early.set()
         if head.parent and head.phase not in DRIVABLE_PHASES:
             await self._notify_parent(run)
-        # This process still holds the lease in the store, from a drive that it has dropped (a
+        # This process still holds the lease in the store, from a loop that it has dropped (a
         # store error, or a fence). It takes the next epoch; the old one is then refused.
         own = row.holder == self._heartbeat.holder_name
         free = holder_dead or own or not row.holder
@@ -458,9 +464,9 @@ class LocalWorker:
             await anyio.sleep(CHILDREN_CHECK_S)
 
     async def _apply_halts(self) -> None:
-        """Stop every drive that a halt covers.
+        """Stop every run of this process that a halt covers.
 
-        The drive stops its calls and records the halt. The halt itself is already in force: the
+        Its loop stops the calls and records the halt. The halt itself is already in force: the
         store refuses every start that it covers.
         """
         try:
@@ -487,17 +493,18 @@ class LocalWorker:
                 last_full_sweep = anyio.current_time()
             self._limiter.begin_sweep(full=full)
             try:
+                # First, because a new process has to continue the runs of one that has died.
+                await self._start_unheld_runs()
                 for run in await self._store.list_due(limit=SWEEP_MAX_RUNS):
                     await self._guard_unreadable(run, self._wake_run)
-                await self._lift_orphaned_halts()
+                await self._lift_uncovered_runs()
                 # Each run once per sweep: `_start_if_drivable` adds it again if it still fails.
                 for run in tuple(self._runs_to_recheck):
                     self._runs_to_recheck.discard(run)
                     await self._start_if_drivable(run)
-                await self._start_unheld_runs()
             except MidrunError as error:
                 log.log(
-                    self._log_throttle.throttled_log_level(error),
+                    self._log_throttle.choose_log_level(error),
                     "Cannot sweep the store: %s",
                     error,
                 )
@@ -541,11 +548,11 @@ class LocalWorker:
                 if run is not None and not self._limiter.is_known_blocked(run):
                     await self._start_if_drivable(run, holder_dead=True)
 
-    async def _lift_orphaned_halts(self) -> None:
+    async def _lift_uncovered_runs(self) -> None:
         """Lift runs that are halted although no halt covers them any more.
 
-        Two crash windows lead here: a drive writes `RunHalted` just after the halt was removed,
-        or the process that removed it died before it had lifted all runs.
+        Two crash windows lead here: a run loop writes `RunHalted` just after the halt was
+        removed, or the process that removed it died before it had lifted all runs.
 
         `Midrun.lift` removes the halt first, and then lifts the runs in the operator's name. A
         run is lifted here only if an earlier sweep has seen it, so that this process does not
@@ -554,22 +561,22 @@ class LocalWorker:
         query = RunQuery(phases=(Phase.HALTED,), limit=SWEEP_MAX_RUNS)
         rows = (await self._store.list_runs(query)).items
         halts = await self._store.list_halts() if rows else ()
-        seen_before, self._orphaned_halts = self._orphaned_halts, set()
+        seen_before, self._uncovered_runs = self._uncovered_runs, set()
         for row in rows:
             if any(h.covers(row.run, row.head) for h in halts):
                 continue
             if row.head.parent and await self._is_halted(row.head.parent):
                 continue  # halted together with its parent, and lifted together with it
-            self._orphaned_halts.add(row.run)
+            self._uncovered_runs.add(row.run)
             if row.run in seen_before:
                 await self._guard_unreadable(row.run, self._lift_run)
 
     async def _lift_run(self, run: RunId) -> None:
         state = await load_run_state(self._store, run)
-        decision = await append_input(
+        result = await append_input(
             self._store, state, Lift(by=WORKER_ACTOR), self._environment.clock
         )
-        self.handle_append(run, decision.after)
+        self.handle_append(run, result.after)
 
     async def _guard_unreadable(
         self, run: RunId, action: Callable[[RunId], Awaitable[None]]
@@ -597,18 +604,18 @@ class LocalWorker:
     async def _wake_run(self, run: RunId) -> None:
         """Append the entries that are due in a run that rests."""
         if run not in self._active_runs:
-            decision = await append_input(
+            result = await append_input(
                 self._store,
                 await load_run_state(self._store, run),
                 Wake(),
                 self._environment.clock,
             )
-            self.handle_append(run, decision.after)
+            self.handle_append(run, result.after)
 
     # ── fencing and shutdown ──────────────────────────────────────────────────────────────
 
-    def _fence_drives(self) -> None:
-        """Drop every drive because the lease of this process may have expired."""
+    def _fence_loops(self) -> None:
+        """Drop every run because the lease of this process may have expired."""
         for run_loop in tuple(self._run_loops.values()):
             run_loop.fence()
         # Another worker may already act, so the calls get no grace.

@@ -229,8 +229,8 @@ async def test_a_call_that_was_held_back_by_a_lapsed_lease_is_made_again(
     agent = Agent("actor", model=ScriptedModel(["Done."]), tools=[])
     with anyio.fail_after(PATIENCE):
         async with Midrun(f"sqlite:///{tmp_path / 'runs.db'}", agents=[agent]) as midrun:
-            assert midrun._worker
-            heartbeat = midrun._worker._heartbeat
+            assert midrun._service.worker
+            heartbeat = midrun._service.worker._heartbeat
             answers = [False]
             is_alive = heartbeat.is_alive
             setattr(heartbeat, "is_alive", lambda: answers.pop() if answers else is_alive())  # noqa: B010 - once

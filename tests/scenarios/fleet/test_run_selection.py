@@ -1,7 +1,6 @@
 """Which process drives which runs: limits, fairness, versions of an agent, and checkpoints."""
 
 import logging
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -22,23 +21,12 @@ from midrun.workers import concurrency_limits, local
 from midrun.workers.concurrency_limits import Fleet
 from tests.scenarios.fleet.slow_agent import make_slow_agent
 from tests.support.conditions import wait_until
-from tests.unit.runs.conftest import verify_journals
-
-PATIENCE = 60
-
-
-@pytest.fixture
-async def path(store_path: Path) -> AsyncIterator[Path]:
-    """Return the path of the store; verify every journal afterwards."""
-    with anyio.fail_after(PATIENCE):
-        yield store_path
-        await verify_journals(store_path)
 
 
 async def sweep(midrun: Midrun) -> None:
     """Let the worker sweep once more, so that every run that can start has started."""
-    assert midrun._worker
-    await midrun._worker._start_unheld_runs()
+    assert midrun._service.worker
+    await midrun._service.worker._start_unheld_runs()
     await anyio.wait_all_tasks_blocked()
 
 
@@ -174,8 +162,8 @@ async def test_the_list_of_logged_version_mismatches_is_bounded(
     same = Fleet(versions="same")
     async with Midrun(f"sqlite:///{path}", agents=[new], fleet=same) as newer:
         await wait_until(lambda: all(f"drive run {run.id} here" in caplog.text for run in runs))
-        assert newer._worker
-        assert len(newer._worker._limiter._logged_mismatches) == 2
+        assert newer._service.worker
+        assert len(newer._service.worker._limiter._logged_mismatches) == 2
 
 
 async def test_another_version_continues_a_run_by_default(path: Path) -> None:

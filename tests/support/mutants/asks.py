@@ -91,7 +91,7 @@ def _resume_expired_topic(state: State, now: Micros) -> FrameResumed:
 
 def _plant_unlimited_frames() -> Replacement:
     """Ignore the limit of held topics."""
-    original = step_boundary.boundary_entries
+    original = step_boundary.list_boundary_entries
 
     def unlimited_boundary_entries(
         state: State, active_calls: Sequence[CallState], now: Micros
@@ -99,7 +99,7 @@ def _plant_unlimited_frames() -> Replacement:
         spec = replace(state.run_started, frame_depth=99)
         return original(replace(state, run_started=spec), active_calls, now)
 
-    return replace_attribute(scheduler, "boundary_entries", unlimited_boundary_entries)
+    return replace_attribute(scheduler, "list_boundary_entries", unlimited_boundary_entries)
 
 
 def _forget_phase_after_halt(before: State, after: State, entry: Entry) -> State:

@@ -80,9 +80,9 @@ def _plant_ungated_start() -> Replacement:
             reserve: scheduler.Reserve,
             may_start: scheduler.MayStart,
             *,
-            hooks_running: bool,
+            unjournaled_work: bool,
         ) -> tuple[Entry, ...]:
-            entries = old(state, now, reserve, may_start, hooks_running=hooks_running)
+            entries = old(state, now, reserve, may_start, unjournaled_work=unjournaled_work)
             if state.phase not in phases or state.in_flight or not state.is_leased:
                 return entries
             calls = (state.calls[n - 1] for n in state.open_calls)
@@ -126,11 +126,11 @@ def _ignore_reserve(old: AdvanceFunction) -> AdvanceFunction:
         reserve: scheduler.Reserve,
         may_start: scheduler.MayStart,
         *,
-        hooks_running: bool,
+        unjournaled_work: bool,
     ) -> tuple[Entry, ...]:
         del reserve
         nothing = scheduler.reserve_nothing
-        entries = old(state, now, nothing, may_start, hooks_running=hooks_running)
+        entries = old(state, now, nothing, may_start, unjournaled_work=unjournaled_work)
         if not has_spend_cap(state.stop):
             return entries
         return tuple(

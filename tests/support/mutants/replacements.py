@@ -40,7 +40,7 @@ class AdvanceFunction(Protocol):
         reserve: scheduler.Reserve,
         may_start: scheduler.MayStart,
         *,
-        hooks_running: bool,
+        unjournaled_work: bool,
     ) -> tuple[Entry, ...]: ...
 
 
@@ -111,8 +111,8 @@ def change_advanced(
     """Change the entries that follow from a state."""
 
     def wrap_advance(old: AdvanceFunction) -> AdvanceFunction:
-        return lambda state, now, reserve, may_start, *, hooks_running: change(
-            state, old(state, now, reserve, may_start, hooks_running=hooks_running)
+        return lambda state, now, reserve, may_start, *, unjournaled_work: change(
+            state, old(state, now, reserve, may_start, unjournaled_work=unjournaled_work)
         )
 
     return replace_advance(wrap_advance)

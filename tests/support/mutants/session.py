@@ -41,7 +41,7 @@ def _ignore_conflict(self: Session, result: Result, now: Micros) -> Step:
 def _settle_at_conflict(self: Session, result: Result, now: Micros) -> Step:
     step = _RECEIVE(self, result, now)
     if isinstance(result, NotAppended) and self._turn is not None:
-        return replace(step, settled_count=self._turn.input_count)
+        return replace(step, recorded_count=self._turn.input_count)
     return step
 
 
@@ -70,7 +70,7 @@ def _forget_any_halt(self: Session, _: session._Turn) -> None:
 
 
 def _wait_without_lease(self: Session, ready: Ready, now: Micros) -> Step:
-    if self._is_lease_lost:
+    if self.is_lease_lost:
         return Step(operation=WaitForNews(until=None))
     return _BEGIN_TURN(self, ready, now)
 
@@ -83,7 +83,7 @@ def _recognize_anything(records: list[Record], _: session._Turn) -> bool:
 
 
 def _ignore_hooks(self: Session, ready: Ready, batch: Batch) -> Step:
-    return _DECIDE(self, replace(ready, hooks_running=False), batch)
+    return _DECIDE(self, replace(ready, unjournaled_work=False), batch)
 
 
 _DECIDE = Session._decide

@@ -73,12 +73,19 @@ class CheckedBatch(Batch):
         return verdict
 
     def advance(
-        self, reserve: Reserve, may_start: MayStart, *, hooks_running: bool = False
+        self,
+        reserve: Reserve,
+        may_start: MayStart,
+        *,
+        unjournaled_work: bool = False,
+        used_quota: str = "",
     ) -> None:
         """Add everything that follows, and check the phase that it leads to."""
         before, count = self.state.phase, len(self.entries)
         try:
-            super().advance(reserve, may_start, hooks_running=hooks_running)
+            super().advance(
+                reserve, may_start, unjournaled_work=unjournaled_work, used_quota=used_quota
+            )
         except JournalCorrupt as error:
             raise Violation("FOLD", f"after {self.entries}: {error}") from error
         if len(self.entries) > count and self.state.phase not in _list_next_phases(before):

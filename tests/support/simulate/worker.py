@@ -47,9 +47,9 @@ from midrun.core.values import (
     DRIVABLE_PHASES,
     Actor,
     CallPurpose,
-    OperationKind,
     Phase,
     Spend,
+    WorkKind,
 )
 from midrun.errors import HaltInForce, LeaseHeld, SeqConflict, StaleEpoch
 from midrun.ports.store import Lease
@@ -137,7 +137,7 @@ class RunLoop:
             step = self.session.receive(result, self.env.now)
             self.journal.check_session_state(self.session.state)
             self._check_rest(step)
-            self._carry_out(step)
+            self._do_work(step)
             match step.operation:
                 case ReadJournal():
                     result = yield from self._read(step.operation)
@@ -179,16 +179,16 @@ class RunLoop:
         self._gate_opens_at = None
         return Ready(
             inputs=tuple([one.driver_input for one in self.dispatcher.pending_inputs]),
-            hooks_running=bool(self.dispatcher.hooks),
+            unjournaled_work=bool(self.dispatcher.hooks),
         )
 
-    def _carry_out(self, step: Step) -> None:
+    def _do_work(self, step: Step) -> None:
         dispatcher = self.dispatcher
         if step.is_leaving:
             dispatcher.begin_shutdown()
         dispatcher.start(step.appended, self.session.state)
-        settled = dispatcher.pending_inputs[: step.settled_count]
-        del dispatcher.pending_inputs[: step.settled_count]
+        settled = dispatcher.pending_inputs[: step.recorded_count]
+        del dispatcher.pending_inputs[: step.recorded_count]
         for position, pending in enumerate(settled):
             is_late = position in step.late
             if pending.save_waiter is not None:
@@ -218,9 +218,9 @@ class RunLoop:
     def _is_wait_over(self) -> bool:
         return self._has_news or (self.wake_at is not None and self.env.now >= self.wake_at)
 
-    def _may_start(self, call: CallState | None, operation: OperationKind) -> bool:
+    def _may_start(self, call: CallState | None, work_kind: WorkKind) -> bool:
         """Hold back a suspect call for a while, as if another run held the gate."""
-        if operation != "call" or call is None or call.worker_deaths < WORKER_DEATHS_MAX - 1:
+        if work_kind != "call" or call is None or call.worker_deaths < WORKER_DEATHS_MAX - 1:
             return True
         if self.env.chance(0.7):
             return True

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from midrun.core.controls import Cancel, Control, Halt, Lift, Pause, Say
+from midrun.core.controls import Cancel, Control, Halt, Lift, Pause, Resume, Say
 from midrun.core.driver_inputs import AskPerson, CloseCall, DriverInput, TakeLease
 from midrun.core.entries import (
     AskOpened,
     CallDone,
     CallFailed,
     CallStarted,
+    CapReached,
     Entry,
     LeaseReleased,
     LeaseTaken,
@@ -47,8 +48,9 @@ from midrun.core.session import (
 )
 from midrun.core.state import CallState
 from midrun.core.stops import Custom
-from midrun.core.values import OperationKind, Phase, Reply, RequestedCall
+from midrun.core.values import Phase, Reply, RequestedCall, WorkKind
 from midrun.testing.scenario import LEASED_RUN, START_TIME, Scenario, given
+from midrun.text.status import build_status_line
 
 E1, C1, C2, C3 = Epoch(1), CallId("c1"), CallId("c2"), CallId("c3")
 MAIL = RequestedCall(tool="mail", args={})
@@ -67,9 +69,11 @@ class Shell:
             self.journal.state, take, reserve_nothing, lambda *_: self.may_start
         )
 
-    def ready(self, *inputs: DriverInput, hooks_running: bool = False) -> Step:
+    def ready(self, *inputs: DriverInput, unjournaled_work: bool = False) -> Step:
         """Begin a turn with these inputs."""
-        return self.session.receive(Ready(inputs=inputs, hooks_running=hooks_running), self.now)
+        return self.session.receive(
+            Ready(inputs=inputs, unjournaled_work=unjournaled_work), self.now
+        )
 
     def append(self, operation: Operation) -> Step:
         """Append the batch of `operation`, and report it."""
@@ -94,7 +98,7 @@ class Shell:
         operation = self.ready(*inputs).operation
         assert isinstance(operation, AppendBatch)
         step = self.session.receive(NotAppended(reason="unknown"), self.now)
-        assert (step.operation, step.appended, step.settled_count) == (WaitForStore(), (), 0)
+        assert (step.operation, step.appended, step.recorded_count) == (WaitForStore(), (), 0)
         return operation
 
     def read(self, operation: Operation) -> Step:
@@ -147,9 +151,26 @@ def test_the_end_of_one_call_and_the_start_of_the_next_are_one_append() -> None:
     step = shell.ready(shell.reply(MAIL))
     assert isinstance(step.operation, AppendBatch)
     assert kinds(step.operation.batch.entries) == [CallDone, CallStarted]
-    assert step.settled_count == 0
+    assert step.recorded_count == 0
     step = shell.append(step.operation)
-    assert (step.settled_count, step.late) == (1, frozenset())
+    assert (step.recorded_count, step.late) == (1, frozenset())
+
+
+def test_a_used_quota_pauses_the_run_in_place_of_its_next_model_call() -> None:
+    """No cap has to be raised before a resume: the quotas are compared again then."""
+    shell, full = Shell(), NotAppended(reason="quota", quota="the quota of user ann is used up")
+    shell.ready()
+    assert shell.session.receive(full, shell.now).operation == Proceed()
+    shell.read(shell.ready().operation)
+    step = shell.append(shell.ready().operation)
+    assert kinds(step.appended) == [LeaseTaken, CapReached, RunPaused]
+    pause = shell.journal.state.pause
+    assert pause is not None
+    assert (pause.reason, pause.cap_name, pause.condition) == ("cap", "", full.quota)
+    assert "quota of user ann" in build_status_line(shell.journal.state).note
+    shell.send(Resume())
+    resumed = Shell(shell.journal)
+    assert kinds(resumed.take_lease().appended) == [LeaseTaken, CallStarted]
 
 
 def test_a_session_ends_when_the_run_has_ended() -> None:
@@ -179,7 +200,7 @@ def test_a_conflict_starts_nothing_and_decides_again_on_the_new_state() -> None:
     shell.ready(shell.reply(MAIL))
     shell.send(Pause())
     step = shell.session.receive(NotAppended(reason="conflict"), shell.now)
-    assert (step.operation, step.appended, step.settled_count) == (Proceed(), (), 0)
+    assert (step.operation, step.appended, step.recorded_count) == (Proceed(), (), 0)
     step = shell.read(shell.ready(shell.reply(MAIL)).operation)
     step = shell.append(shell.ready(shell.reply(MAIL)).operation)
     assert kinds(step.appended) == [CallDone, RunPaused]
@@ -240,7 +261,7 @@ def test_an_append_that_the_store_refused_for_now_is_tried_again() -> None:
     shell.take_lease()
     shell.ready(shell.reply(MAIL))
     step = shell.session.receive(NotAppended(reason="unavailable"), shell.now)
-    assert (step.operation, step.settled_count) == (WaitForStore(), 0)
+    assert (step.operation, step.recorded_count) == (WaitForStore(), 0)
     shell.read(shell.ready(shell.reply(MAIL)).operation)
     step = shell.append(shell.ready(shell.reply(MAIL)).operation)
     assert kinds(step.appended) == [CallDone, CallStarted]
@@ -258,7 +279,7 @@ def test_a_batch_whose_reply_was_lost_is_recognized_although_a_read_fails() -> N
     shell.send(Pause())
     step = shell.read(shell.ready(shell.reply(MAIL)).operation)
     assert kinds(step.appended) == [CallDone, CallStarted]
-    assert step.settled_count == 1
+    assert step.recorded_count == 1
     assert shell.session.state == shell.journal.state
 
 
@@ -268,7 +289,7 @@ def test_a_batch_whose_reply_was_lost_and_that_is_not_in_the_journal_is_decided_
     shell.ready(shell.reply(MAIL))
     shell.session.receive(NotAppended(reason="unknown"), shell.now)
     step = shell.read(shell.ready(shell.reply(MAIL)).operation)
-    assert (step.appended, step.settled_count) == ((), 0)
+    assert (step.appended, step.recorded_count) == ((), 0)
     assert isinstance(shell.ready(shell.reply(MAIL)).operation, AppendBatch)
 
 
@@ -277,13 +298,13 @@ def test_a_batch_that_is_appended_after_the_read_is_recognized() -> None:
     shell = Shell()
     shell.take_lease()
     first = shell.lose(shell.reply(MAIL))
-    assert shell.read(shell.ready(shell.reply(MAIL)).operation).settled_count == 0
+    assert shell.read(shell.ready(shell.reply(MAIL)).operation).recorded_count == 0
     shell.ready(shell.reply(MAIL), shell.reply(MAIL))
     shell.write(first)
     shell.session.receive(NotAppended(reason="conflict"), shell.now)
     step = shell.read(shell.ready(shell.reply(MAIL), shell.reply(MAIL)).operation)
     assert kinds(step.appended) == [CallDone, CallStarted]
-    assert step.settled_count == 1
+    assert step.recorded_count == 1
     assert step.has_changed
 
 
@@ -297,7 +318,7 @@ def test_of_two_batches_without_a_reply_the_one_in_the_journal_is_recognized() -
     shell.write(shell.lose(*mails))
     step = shell.read(shell.ready(*mails).operation)
     assert kinds(step.appended) == [CallDone, CallDone, CallStarted]
-    assert step.settled_count == 2
+    assert step.recorded_count == 2
 
 
 def test_a_batch_that_another_writer_has_overtaken_is_not_recognized_later() -> None:
@@ -308,11 +329,11 @@ def test_a_batch_that_another_writer_has_overtaken_is_not_recognized_later() -> 
     shell.session.notice(HaltSet(halt=OPERATOR_HALT))
     shell.lose(late)
     shell.send(Say(text="Hello"))
-    assert shell.read(shell.ready(late).operation).settled_count == 0
+    assert shell.read(shell.ready(late).operation).recorded_count == 0
     shell.ready(late)
     shell.send(OPERATOR_HALT)
     shell.session.receive(NotAppended(reason="conflict"), shell.now)
-    assert shell.read(shell.ready(late).operation).settled_count == 0
+    assert shell.read(shell.ready(late).operation).recorded_count == 0
 
 
 def test_a_late_input_of_a_batch_whose_reply_was_lost_is_reported() -> None:
@@ -320,7 +341,7 @@ def test_a_late_input_of_a_batch_whose_reply_was_lost_is_reported() -> None:
     shell.take_lease()
     shell.write(shell.lose(shell.reply(MAIL), shell.reply(MAIL)))
     step = shell.read(shell.ready().operation)
-    assert (step.settled_count, step.late) == (2, frozenset({1}))
+    assert (step.recorded_count, step.late) == (2, frozenset({1}))
 
 
 def test_calls_are_not_made_if_another_worker_has_the_lease_after_a_lost_reply() -> None:
@@ -329,7 +350,7 @@ def test_calls_are_not_made_if_another_worker_has_the_lease_after_a_lost_reply()
     shell.write(shell.lose(shell.reply(MAIL)))
     shell.send(TakeLease(holder="w2"))
     step = shell.read(shell.ready().operation)
-    assert (step.appended, step.settled_count) == ((), 1)
+    assert (step.appended, step.recorded_count) == ((), 1)
 
 
 def test_a_session_ends_when_another_worker_has_taken_the_lease() -> None:
@@ -380,9 +401,9 @@ def test_an_input_whose_call_was_closed_without_it_is_late() -> None:
     shell = Shell()
     shell.take_lease()
     step = shell.append(shell.ready(shell.reply(MAIL), shell.reply(MAIL)).operation)
-    assert (step.settled_count, step.late) == (2, frozenset({1}))
+    assert (step.recorded_count, step.late) == (2, frozenset({1}))
     step = shell.ready(shell.reply(MAIL))
-    assert (step.settled_count, step.late) == (1, frozenset({0}))
+    assert (step.recorded_count, step.late) == (1, frozenset({0}))
 
 
 def test_a_question_that_a_cancel_has_overtaken_ends_its_call() -> None:
@@ -488,7 +509,7 @@ def test_timers_are_appended_without_the_lease_and_before_the_inputs() -> None:
     assert isinstance(operation, AppendBatch)
     assert operation.lease == "none"
     step = shell.append(operation)
-    assert (step.operation, step.settled_count) == (Proceed(), 0)
+    assert (step.operation, step.recorded_count) == (Proceed(), 0)
     step = shell.append(shell.ready(shell.reply(MAIL)).operation)
     assert kinds(step.appended) == [CallDone, CallStarted]
 
@@ -500,13 +521,13 @@ def test_a_lost_reply_to_a_timer_does_not_drop_the_inputs() -> None:
     shell.session.notice(JournalGrew(seq=shell.send(Pause(until=until))))
     shell.read(shell.ready().operation)
     late = CloseCall(epoch=Epoch(9), outcome=CallDone(call=C1))
-    assert shell.ready(late).settled_count == 1
+    assert shell.ready(late).recorded_count == 1
     shell.now = until
     shell.journal = shell.journal.at(until)
     shell.write(shell.ready(shell.reply(MAIL)).operation)
     shell.session.receive(NotAppended(reason="unknown"), shell.now)
     step = shell.read(shell.ready(shell.reply(MAIL)).operation)
-    assert step.settled_count == 0
+    assert step.recorded_count == 0
 
 
 def test_a_worker_that_stands_down_stops_its_calls_and_gives_the_lease_back() -> None:
@@ -526,7 +547,7 @@ def test_a_run_does_not_rest_while_a_check_or_a_stop_condition_runs() -> None:
     shell.take_lease()
     shell.session.notice(JournalGrew(seq=shell.send(Pause())))
     shell.read(shell.ready().operation)
-    step = shell.ready(shell.reply(text="done"), hooks_running=True)
+    step = shell.ready(shell.reply(text="done"), unjournaled_work=True)
     assert shell.append(step.operation).operation == WaitForNews(until=None)
     step = shell.append(shell.ready().operation)
     assert kinds(step.appended) == [RunPaused]
@@ -536,7 +557,7 @@ def test_a_worker_that_stands_down_waits_for_a_check_too() -> None:
     shell = Shell()
     shell.take_lease()
     shell.session.notice(StandDownRequested(reason="shutdown"))
-    step = shell.append(shell.ready(shell.reply(MAIL), hooks_running=True).operation)
+    step = shell.append(shell.ready(shell.reply(MAIL), unjournaled_work=True).operation)
     assert kinds(step.appended) == [CallDone]
     assert isinstance(step.operation, WaitForNews)
 
@@ -563,7 +584,7 @@ def test_a_worker_that_stands_down_evaluates_no_stop_condition() -> None:
     shell = Shell(given(started))
     assert shell.take_lease().effects == (EvaluateStopCondition(name="judge"),)
     shell.session.notice(StandDownRequested(reason="shutdown"))
-    assert shell.ready(hooks_running=True).effects == ()
+    assert shell.ready(unjournaled_work=True).effects == ()
 
 
 def test_a_worker_that_stands_down_repeats_no_attempt() -> None:
@@ -573,7 +594,7 @@ def test_a_worker_that_stands_down_repeats_no_attempt() -> None:
     failed = CallFailed(call=C1, error="529", transient=True, retry_at=retry_at)
     shell.append(shell.ready(CloseCall(epoch=E1, outcome=failed)).operation)
     shell.session.notice(StandDownRequested(reason="shutdown"))
-    assert shell.ready(hooks_running=True).operation == WaitForNews(until=None)
+    assert shell.ready(unjournaled_work=True).operation == WaitForNews(until=None)
 
 
 def test_nothing_is_read_or_appended_after_the_lease_is_lost() -> None:
@@ -603,7 +624,7 @@ def test_the_calls_of_a_reply_are_decided_together_and_start_in_order() -> None:
     """The worker is asked once for each call, and not again for all after each start."""
     shell, asked = Shell(), []
 
-    def note_call(call: CallState | None, _: OperationKind) -> bool:
+    def note_call(call: CallState | None, _: WorkKind) -> bool:
         asked.append(None if call is None else call.id)
         return True
 

@@ -7,6 +7,7 @@ dispatcher for calls that have just started, and tools and models that misbehave
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace as replace_fields
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -19,7 +20,7 @@ from midrun.core.controls import Control
 from midrun.core.driver_inputs import CloseCall, CloseCleanup, DriverInput, TakeLease
 from midrun.core.entries import Entry, LeaseTaken, RunStarted, UndoStarted
 from midrun.core.evolve import evolve, fold
-from midrun.core.ids import CallId, Epoch, Micros, RunId, Seq
+from midrun.core.ids import SEQ_ZERO, CallId, Epoch, Micros, RunId, Seq
 from midrun.core.run_head import Head, build_head
 from midrun.core.scheduler import AbortCall, AbortReason, CheckCall
 from midrun.core.session import Batch
@@ -45,6 +46,7 @@ from midrun.runs.verification import verify_run
 from midrun.stores.memory import MemoryStore
 from midrun.testing.scenario import RUN, Scenario, given
 from midrun.testing.store_suite.fixtures import ManualClock
+from midrun.workers.quotas import QuotaLimiter, parse_quota_rules
 
 PATIENCE_S: Final = 60.0
 """Seconds after which a fact that a test waits for counts as one that never comes true."""
@@ -192,17 +194,25 @@ class DriverParts:
             task_group=tasks,
         )
 
+    def set_quotas(self, *words: str) -> None:
+        """Bound the runs of loops that are created from now on."""
+        limiter = QuotaLimiter(self.store, parse_quota_rules(words), self.clock)
+        self.context = replace_fields(self.context, quotas=limiter)
+
     def _count_lapse(self) -> None:
         self.lapses += 1
 
-    async def create_loop(self, agent: Agent, run: RunId = RUN) -> RunLoop:
+    async def create_loop(
+        self, agent: Agent, run: RunId = RUN, *, snapshot_seq: Seq = SEQ_ZERO
+    ) -> RunLoop:
         """Create a run of `agent`, and return its run loop; it is not started."""
         started = RunStarted(
             agent=agent.name, task="go", agent_fingerprint=agent.fingerprint, stop=agent.stop
         )
         state = evolve(State(run=run), started, self.clock())
         await self.store.create(run, [started], head=build_head(state))
-        return RunLoop(self.context, agent, await load_run_state(self.store, run))
+        state = await load_run_state(self.store, run)
+        return RunLoop(self.context, agent, state, snapshot_seq=snapshot_seq)
 
     async def start_loop(self, agent: Agent) -> tuple[RunLoop, anyio.Event]:
         """Create a run, and start its run loop; the event is set when the loop returns."""

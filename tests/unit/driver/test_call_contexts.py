@@ -323,7 +323,7 @@ async def test_a_worker_that_is_fenced_while_it_opens_begins_again(
     midrun = await opened(make_agent(pool))
     run = await midrun.start("clerk", "go")
     await pool.opening.wait()
-    get_worker(midrun)._fence_drives()
+    get_worker(midrun)._fence_loops()
     await yield_until(lambda: pool.log[1:] == ["given up", "begin"])
     pool.gate.set()
     await run.until("completed")

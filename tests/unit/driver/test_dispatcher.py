@@ -1,5 +1,6 @@
 """The call dispatcher: start and end of calls, abort and grace, shutdown, progress."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -41,6 +42,7 @@ from midrun.driver import dispatcher as dispatcher_module
 from midrun.driver.notifications import Wakeup
 from midrun.driver.stop_conditions import StopContext
 from midrun.driver.subprocess import zygote_client
+from midrun.driver.user_code import InFlightCall
 from midrun.errors import StaleEpoch
 from midrun.models import ScriptedModel, Use
 from midrun.stops import Custom
@@ -71,6 +73,30 @@ async def test_the_outcome_of_a_call_is_submitted_and_wakes_the_run_loop(
     await test.wakeup.wait()
     done = CallDone(call=CALL, result="a done")
     assert test.list_inputs() == [CloseCall(epoch=Epoch(1), outcome=done)]
+
+
+def find_calls() -> set[int]:
+    """Return the identities of the calls in memory."""
+    return {id(each) for each in gc.get_objects() if isinstance(each, InFlightCall)}
+
+
+async def test_a_call_that_has_ended_is_freed_without_the_garbage_collector(
+    tools: ControllableTools, dispatch: Dispatch
+) -> None:
+    """Cycles in each call would make the collector run thirty times as often."""
+    test = dispatch(make_agent(*tools.tools()))
+    gc.collect()
+    gc.disable()
+    try:
+        earlier = find_calls()  # of other tests
+        test.start_tools(Use("quick", name="a"))
+        assert len(find_calls() - earlier) == 1
+        await test.wakeup.wait()
+        test.dispatcher.remove_inputs(1, frozenset())
+        await let_others_run()
+        assert not find_calls() - earlier
+    finally:
+        gc.enable()
 
 
 async def test_calls_run_in_parallel(tools: ControllableTools, dispatch: Dispatch) -> None:

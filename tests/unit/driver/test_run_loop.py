@@ -31,7 +31,7 @@ from midrun.core.stops import MaxTime, MaxTokens
 from midrun.core.transcript import Transcript
 from midrun.core.values import Phase
 from midrun.driver.dispatcher import LATE_START_S
-from midrun.driver.journal_writer import load_run_state
+from midrun.driver.journal_writer import load_run_state, load_run_to_drive
 from midrun.driver.run_loop import RunLoop
 from midrun.errors import (
     NoRoom,
@@ -288,15 +288,20 @@ async def test_a_notification_of_an_entry_that_does_not_exist_does_no_harm(
     assert loop.state.phase is Phase.COMPLETED
 
 
+@pytest.mark.parametrize(("last_snapshot", "is_due"), [(0, True), (4, False)])
 async def test_a_snapshot_is_saved_when_the_journal_has_grown_enough(
-    parts: DriverParts, tools: ControllableTools, monkeypatch: pytest.MonkeyPatch
+    parts: DriverParts,
+    tools: ControllableTools,
+    monkeypatch: pytest.MonkeyPatch,
+    last_snapshot: int,
+    is_due: bool,
 ) -> None:
     monkeypatch.setattr(snapshots, "SNAPSHOT_MIN_ENTRIES", 4)
-    loop = await parts.create_loop(tools.agent(Use("quick", name="a"), "Done."))
+    agent = tools.agent(Use("quick", name="a"), "Done.")
+    loop = await parts.create_loop(agent, snapshot_seq=Seq(last_snapshot))
     await loop.run()
-    snapshot = await parts.store.load_snapshot(RUN)
-    assert snapshot is not None
-    assert snapshot.seq >= 4
+    state, snapshot_seq = await load_run_to_drive(parts.store, RUN)
+    assert (state, snapshot_seq >= 4) == (loop.state, is_due)
 
 
 async def test_subscribers_are_notified_when_the_phase_has_changed(

@@ -1,12 +1,10 @@
 """Child runs: calls that are runs with a journal of their own, controlled with their parent."""
 
-import anyio
-import anyio.lowlevel
-
-from midrun import Agent, Completed, Midrun, Run, ask_human
-from midrun.core.ids import CallId, RunId, make_child_id
+from midrun import Agent, Completed, ask_human
+from midrun.core.ids import RunId
 from midrun.models import ScriptedModel, Use
 from midrun.testing.controllable_tools import ControllableTools
+from tests.support.run_journal import wait_for_child
 from tests.unit.runs.conftest import OpenMidrun
 
 
@@ -14,16 +12,6 @@ def make_parent(*children: Agent, turns: object) -> Agent:
     """Return an agent whose tools are `children`."""
     tools = [child.as_tool() for child in children]
     return Agent("parent", model=ScriptedModel(turns), tools=tools)  # type: ignore[arg-type]  # checked there
-
-
-async def wait_for_child(midrun: Midrun, run: Run, call: str = "c2") -> Run:
-    """Wait for the child run that a call of `run` starts, and return it."""
-    child = make_child_id(RunId(run.id), CallId(call))
-    while True:
-        try:
-            return await midrun.get(child)
-        except LookupError:
-            await anyio.lowlevel.checkpoint()
 
 
 async def test_the_answer_of_the_child_is_the_result_of_the_call(opened: OpenMidrun) -> None:

@@ -7,24 +7,27 @@ from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
-from midrun import Agent, Midrun
+from midrun import Agent, File, Midrun
 from midrun.core.controls import Pause, Withdraw
-from midrun.core.ids import RunId
+from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.run_head import Head, build_head
 from midrun.core.state import State
 from midrun.core.values import Phase
-from midrun.driver.journal_writer import load_run_state
+from midrun.driver.journal_writer import load_run_to_drive
 from midrun.errors import JournalCorrupt, NoRoom, StoreDamaged
-from midrun.ports.environment import Environment
-from midrun.ports.store import RunRow, Store
+from midrun.models import Use
+from midrun.ports.environment import Environment, read_wall_clock
+from midrun.ports.store import OwnerUsage, RunRow, Store
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.testing.scenario import LEASED_RUN, given
-from midrun.testing.store_suite.fixtures import create_run
+from midrun.testing.store_suite.fixtures import create_run, make_started
 from midrun.testing.worker_suite import EngineSuite, OpenMidrun
-from midrun.workers import local
+from midrun.workers import local, quotas
 from midrun.workers.concurrency_limits import ConcurrencyLimiter, Fleet
+from midrun.workers.quotas import QuotaLimiter, parse_quota_rules
 from tests.support.conditions import wait_until
 
 
@@ -84,19 +87,19 @@ async def test_a_run_that_cannot_be_driven_takes_no_place(
     broken_run, reads, sweeps = RunId("run_x"), 0, 0
     list_due = MemoryStore.list_due
 
-    async def raise_for_broken_run(store: Store, run: RunId) -> State:
+    async def raise_for_broken_run(store: Store, run: RunId) -> tuple[State, Seq]:
         nonlocal reads
         if run == broken_run:
             reads += 1
             raise JournalCorrupt(run, 1, "a torn entry")
-        return await load_run_state(store, run)
+        return await load_run_to_drive(store, run)
 
     async def count_sweep(store: MemoryStore, *, limit: int) -> object:
         nonlocal sweeps
         sweeps += reads > 0  # counted from the first read on
         return await list_due(store, limit=limit)
 
-    monkeypatch.setattr(local, "load_run_state", raise_for_broken_run)
+    monkeypatch.setattr(local, "load_run_to_drive", raise_for_broken_run)
     monkeypatch.setattr(MemoryStore, "list_due", count_sweep)
     agent = ControllableTools().agent("Done.", name="researcher")
     with anyio.fail_after(60):
@@ -115,8 +118,83 @@ def test_a_run_that_is_limited_again_before_its_lease_is_taken_waits() -> None:
     working = given(*LEASED_RUN).starts("c1")
     pausing = working.when(Pause())
     limiter.add_run(pausing.state.run, build_head(pausing.state))
-    assert limiter.limits_for_lease(pausing.state) == {}
+    assert limiter.get_lease_limits(pausing.state) == {}
     limiter.limit_reached(NoRoom("run_2", "agent:clerk", 1))
     with pytest.raises(NoRoom) as refused:
-        limiter.limits_for_lease(pausing.when(Withdraw(seq=pausing.state.seq)).state)
+        limiter.get_lease_limits(pausing.when(Withdraw(seq=pausing.state.seq)).state)
     assert not limiter.limit_reached(refused.value)
+
+
+# ── quotas ───────────────────────────────────────────────────────────────────
+
+
+async def test_a_used_quota_holds_up_model_calls_and_no_control() -> None:
+    """In memory; on the other stores, see `tests/scenarios/fleet/test_limits.py`."""
+    tools = ControllableTools()
+    agent = tools.agent(["I write a draft.", Use("draft", name="a")], "Done.", "Done.")
+    fleet = Fleet(quotas=parse_quota_rules(["user.tokens_per_day=1"]))
+    with anyio.fail_after(60):
+        async with Midrun("memory://", agents=[agent], fleet=fleet) as midrun:
+            run = await midrun.start(agent, "go", actor="ann")
+            paused = await run.until("paused")
+            assert (paused.reason, "tokens_per_day is at" in paused.status.note) == (
+                "cap",
+                True,
+            )
+            await run.say("How far are you?", actor="ann")
+            await run.redirect("Write nothing more.", actor="ann")
+            await run.cancel(undo="all", actor="ann")
+            await run.until("cancelled")
+            assert (tools.completed, tools.undone) == (["a"], ["a"])
+
+
+class MeasuredStore(MemoryStore):
+    """A store that counts measurements; those of the tenant `slow` wait for a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.measured: list[str] = []
+        self.gate = anyio.Event()
+
+    async def get_usage(
+        self, owner: str, *, since: Micros, sizes: bool = True, tenant: str = ""
+    ) -> OwnerUsage:
+        self.measured.append(tenant)
+        if tenant == "slow":
+            await self.gate.wait()
+        return await super().get_usage(owner, since=since, sizes=sizes, tenant=tenant)
+
+
+async def test_a_slow_measurement_delays_no_run_of_another_tenant() -> None:
+    store = MeasuredStore()
+    limiter = QuotaLimiter(store, parse_quota_rules(["tenant.stored_bytes=9"]), read_wall_clock)
+    slow, quick = (replace(make_started(), tenant=tenant) for tenant in ("slow", "quick"))
+    files = [File("a.txt", "text/plain", b"text")]
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):
+            tasks.start_soon(limiter.find_storage_problem, slow, files)
+        await wait_until(lambda: bool(store.measured))
+        with anyio.fail_after(60):
+            assert not await limiter.find_storage_problem(quick, files)
+        assert store.measured == ["slow", "quick"]  # the second one waits for the first
+        store.gate.set()
+
+
+async def test_a_measurement_is_used_again_for_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a store that hung for a minute, another use for twenty minutes would be wrong."""
+    monkeypatch.setattr(quotas, "QUICK_MEASURE_S", 0.0)
+    monkeypatch.setattr(quotas, "MEASURE_COST_SHARE", 1e-9)
+    store, files = MeasuredStore(), [File("a.txt", "text/plain", b"text")]
+    rules, started = (
+        parse_quota_rules(["user.stored_bytes=99"]),
+        replace(make_started(), by="ann"),
+    )
+    for kept_max_s, count in ((60.0, 1), (0.0, 2)):
+        monkeypatch.setattr(quotas, "MEASURE_KEPT_MAX_S", kept_max_s)
+        limiter = QuotaLimiter(store, rules, read_wall_clock)
+        store.measured.clear()
+        for _ in range(2):
+            assert not await limiter.find_storage_problem(started, files)
+        assert len(store.measured) == count

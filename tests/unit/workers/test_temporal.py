@@ -15,6 +15,7 @@ import pytest
 from temporalio.client import Client
 
 from midrun import Agent, Midrun, Run
+from midrun.core.ids import RunId
 from midrun.errors import StoreError
 from midrun.models import Use
 from midrun.ports.environment import Environment
@@ -24,6 +25,7 @@ from midrun.testing.postgres import Postgres
 from midrun.testing.temporal import TemporalServer
 from midrun.testing.worker_suite import EngineSuite, GatedTool, OpenMidrun
 from midrun.workers.temporal import Temporal
+from midrun.workers.temporal.worker import _TemporalSession
 from tests.support.conditions import wait_until
 from tests.support.paths import ROOT
 from tests.unit.cli.app import searcher
@@ -66,6 +68,21 @@ async def test_a_waiting_run_has_no_open_workflow(
         await client.get_workflow_handle(f"midrun:{run.id}").result()
         await run.answer("this")
         assert (await run.until("completed")).output == "So be it."
+
+
+async def test_many_runs_that_cannot_be_placed_are_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """While Temporal is away, a line for each queued run and attempt would fill the log."""
+    caplog.set_level("DEBUG", "midrun.workers.temporal")
+    placement = Temporal("127.0.0.1:1")  # where no server is
+    async with Midrun("memory://", agents=[searcher], engine=None) as midrun:
+        runs = [await midrun.start(searcher, "Go.") for _ in range(3)]
+        session = _TemporalSession(placement, None, midrun.store)  # type: ignore[arg-type]  # no run is driven
+        for run in runs:
+            await session.announce_run(RunId(run.id))
+    levels = [each.levelname for each in caplog.records if "Cannot place" in each.message]
+    assert levels == ["WARNING", "DEBUG", "DEBUG"]
 
 
 async def test_an_outage_of_temporal_does_not_affect_running_runs(

@@ -57,10 +57,16 @@ def take_lease(state: State, driver_input: TakeLease, _: Micros) -> Verdict:
     )
     # In the same append as the lease. A worker can never see a state in which it has the lease
     # and the journal still has calls of its predecessor in flight.
-    return accept(taken, *close_orphans(state))
+    #
+    # This is all that recovery does. The phase is not changed: a run that was being cancelled
+    # when its worker was killed is still cancelling. Whether an unknown call is repeated,
+    # checked, put to a person or undone follows from the state, as after any other loss of an
+    # outcome. If the worker was not dead but frozen, its late outcome has the old epoch; it is
+    # refused, and comes back as `ReportLateResult`.
+    return accept(taken, *close_lost_calls(state))
 
 
-def close_orphans(state: State) -> tuple[Entry, ...]:
+def close_lost_calls(state: State) -> tuple[Entry, ...]:
     """Close every call and undo that the previous worker left in flight."""
     lost: tuple[Entry, ...] = tuple(CallUnknown(call=make_call_id(n)) for n in state.in_flight)
     if state.cleanup_in_flight is None:

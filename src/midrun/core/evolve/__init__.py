@@ -107,7 +107,7 @@ def _record_request(state: State, entry: RequestEntry) -> State:
         state = replace(state, last_control_seq=state.seq)
     if not entry.request_id:
         return state
-    heard = RequestOutcome(
+    outcome = RequestOutcome(
         seq=state.seq,
         digest=entry.digest,
         verdict_name=getattr(entry, "verdict", ""),
@@ -115,7 +115,7 @@ def _record_request(state: State, entry: RequestEntry) -> State:
         since_seq=getattr(entry, "since", state.seq),
         since_by=getattr(entry, "since_by", entry.by),
     )
-    return replace(state, requests=state.requests | {entry.request_id: heard})
+    return replace(state, requests=state.requests | {entry.request_id: outcome})
 
 
 def fold(run: RunId, records: Iterable[Record], state: State | None = None) -> State:

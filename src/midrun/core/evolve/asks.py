@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened
 from midrun.core.evolve.calls import close_call, get_call, hash_args
 from midrun.core.ids import parse_ask_number, parse_call_number
-from midrun.core.journaled_text import outcome_phrase
+from midrun.core.journaled_text import format_outcome_phrase
 from midrun.core.state import Ask, CallStage, CallState, EvolveFunctions, State, add_name
 from midrun.core.values import Approval, Decision, Json, Role
 from midrun.errors import JournalCorrupt
@@ -151,7 +151,9 @@ def ask_closed(state: State, entry: AskClosed) -> State:
         return state
     if entry.why == "elsewhere":
         return state.with_call(replace(call, stage=CallStage.PROPOSED))
-    return _seal_call(state, call, f"{outcome_phrase(call)}: {CLOSE_REASON_TEXTS[entry.why]}")
+    return _seal_call(
+        state, call, f"{format_outcome_phrase(call)}: {CLOSE_REASON_TEXTS[entry.why]}"
+    )
 
 
 def _seal_call(state: State, call: CallState, why: str) -> State:

@@ -392,14 +392,14 @@ def call_unknown(state: State, entry: CallUnknown) -> State:
     call = get_call(state, entry.call)
     # The call was started under an older lease: its worker died, or was silent for longer
     # than its lease. A call that is merely unresponsive does not count as a death.
-    orphan = call.started_seq < state.lease_seq
+    is_lost = call.started_seq < state.lease_seq
     call = replace(
         call,
         stage=CallStage.UNKNOWN,
         # The doubt stays with the call over later attempts: undo and report depend on it.
         may_have_happened=True,
         must_retry=call.safe_to_repeat,
-        worker_deaths=call.worker_deaths + (orphan and is_death_counted(call)),
+        worker_deaths=call.worker_deaths + (is_lost and is_death_counted(call)),
         closed_seq=state.seq,
         reserved=NO_SPEND,
     )
@@ -422,6 +422,8 @@ def call_settled(state: State, entry: CallSettled) -> State:
         if call.traits.final and entry.result is not None:
             state = _note_final(state, call)
     elif entry.happened is False:
+        # It took no effect, so it is wanted again, under the same key. If that attempt is lost
+        # as well, its check is asked again; `decide` seals the call after too many denials.
         denials = call.check_denials + 1
         call = replace(
             call, stage=CallStage.PROPOSED, may_have_happened=False, check_denials=denials

@@ -121,7 +121,9 @@ def cap_raised(state: State, entry: CapRaised) -> State:
 
 def cap_reached(state: State, entry: CapReached) -> State:
     """Request a pause at the cap."""
-    return replace(state, pause=PauseState(reason="cap", cap_name=entry.cap, seq=state.seq))
+    condition = "" if entry.cap else entry.stop
+    pause = PauseState(reason="cap", cap_name=entry.cap, condition=condition, seq=state.seq)
+    return replace(state, pause=pause)
 
 
 def stop_reached(state: State, _: StopReached) -> State:
@@ -153,8 +155,7 @@ def redirect_requested(state: State, entry: RedirectRequested) -> State:
 
 def _void_approvals(state: State) -> State:
     """Void unused approvals: they were given under the old instruction."""
-    parked = (n for frame in state.frames for n in frame.parked_calls)
-    for number in (*state.open_calls, *parked):
+    for number in state.open_and_parked_calls:
         call = state.calls[number - 1]
         # A started call has used its approval; the entry of its start refers to it.
         if call.approval is not None and call.stage is not CallStage.STARTED:
@@ -226,6 +227,9 @@ def cancel_requested(state: State, entry: CancelRequested) -> State:
 
 def _is_unfinished(call: CallState) -> bool:
     """Tell whether the call is in flight, or ended without a certain outcome."""
+    # A call that is done is certain, unless an earlier cancel has put it into the undo set. It
+    # stays there until it is undone: a retry of failed undos, and a cancel by the parent run,
+    # depend on it.
     if call.stage in {CallStage.STARTED, CallStage.DONE}:
         return call.stage is CallStage.STARTED or call.in_undo_set
     # If the end of the child is under way or done, an earlier cause ordered it, for example a

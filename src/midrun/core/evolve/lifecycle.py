@@ -42,9 +42,8 @@ def run_imported(state: State, entry: RunImported) -> State:
     """
     # A non-blocking approval keeps its call out of the open calls, so the calls of open asks
     # are added.
-    parked = (n for frame in state.frames for n in frame.parked_calls)
     asked = (parse_call_number(state.asks[n - 1].call) for n in state.open_asks)
-    for number in {*state.open_calls, *parked, *asked}:
+    for number in {*state.open_and_parked_calls, *asked}:
         call = state.calls[number - 1]
         steered_by = add_name(call.steered_by, entry.by)
         state = state.with_call(replace(call, approval=None, steered_by=steered_by))
@@ -70,9 +69,13 @@ def lease_taken(state: State, entry: LeaseTaken) -> State:
         if state.run_started.hosted and not state.in_flight:
             state = replace(state, program_deaths=state.program_deaths + 1)
     # An empty fingerprint means that the version of the agent has not changed.
-    its = entry.agent_fingerprint or state.agent_fingerprint
+    fingerprint = entry.agent_fingerprint or state.agent_fingerprint
     return replace(
-        state, epoch=entry.epoch, is_leased=True, lease_seq=state.seq, agent_fingerprint=its
+        state,
+        epoch=entry.epoch,
+        is_leased=True,
+        lease_seq=state.seq,
+        agent_fingerprint=fingerprint,
     )
 
 

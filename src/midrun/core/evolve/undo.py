@@ -28,6 +28,8 @@ def undo_done(state: State, entry: UndoDone) -> State:
 
 def undo_failed(state: State, entry: UndoFailed) -> State:
     """Store the error and the time of the retry."""
+    # A failed cleanup keeps its place in the order, so all cleanups after it wait for its
+    # retry: they undo older effects, on which its own effect may have been built.
     state = _set_cleanup(
         state,
         entry.call,

@@ -435,7 +435,7 @@ class ProcessCall:
 
     async def _read_message(self) -> None:
         try:
-            message = await self._next_message()
+            message = await self._read_next_message()
         except GarbledFrame as problem:
             # The tool has written to our socket. From here on every answer could be forged.
             self._garbled_reason = (
@@ -457,7 +457,7 @@ class ProcessCall:
             return self._answer or self._death
         return Died(signal=self._death.signal, detail=self._death.detail + self._garbled_reason)
 
-    async def _next_message(self) -> ChildMessage | None:
+    async def _read_next_message(self) -> ChildMessage | None:
         """Return the next message of the child; None when it is dead and all is read."""
         while not self._garbled_reason:
             body = self._frames.take_frame()
@@ -607,13 +607,6 @@ class Zygote:
             finally:
                 with CancelScope(shield=True):
                     await call.stop(grace)
-
-    async def run_to_end(
-        self, task: FunctionTask, *, save: SaveCallback, note: NoteCallback, grace: timedelta
-    ) -> FunctionOutcome:
-        """Run a function to its end; for callers that need no outcome after a cancel."""
-        async with self.run_process(task, save=save, note=note, grace=grace) as call:
-            return await call.wait_for_outcome()
 
     def _get_process(self, environment: ToolEnvironment) -> ZygoteProcess:
         assert self._task_group is not None, "enter the zygote's context first"

@@ -122,7 +122,7 @@ class ZygoteServer:
     def _handle_next(self, timeout: float | None, *more: int) -> None:
         """Wait for the next message or signal and handle it; only queue new calls."""
         if timeout is None and self._call_by_pid:
-            timeout = self._seconds_to_next_check()
+            timeout = self._compute_wait_s()
         if self._worker_pidfd is None:
             timeout = PARENT_CHECK_S if timeout is None else min(timeout, PARENT_CHECK_S)
         ready, _, _ = select.select([*self._sources, *more], [], [], timeout)
@@ -145,7 +145,7 @@ class ZygoteServer:
     def _has_lapsed(self) -> bool:
         return read_boot_clock() >= self._deadline.moment
 
-    def _seconds_to_next_check(self) -> float:
+    def _compute_wait_s(self) -> float:
         left = self._deadline.moment - read_boot_clock()
         # After the deadline all calls have been killed, and SIGCHLD ends the wait.
         return min(left, DEADLINE_CHECK_S) if left > 0 else DEADLINE_CHECK_S

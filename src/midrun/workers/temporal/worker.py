@@ -5,7 +5,7 @@ Temporal accepts one of these and refuses the rest, because the id is in use. Th
 one activity on a worker of the agent's queue, and the activity drives the run through
 `LocalWorker`.
 
-The drive belongs to the local worker and not to the activity. If Temporal loses sight of the
+The run loop belongs to the local worker and not to the activity. If Temporal loses sight of the
 activity and starts it elsewhere, the first process goes on as long as it has the lease, and the
 second one waits for that.
 
@@ -58,6 +58,10 @@ WORKFLOW_MAX_ATTEMPTS: Final = 20
 RPC_TIMEOUT_S: Final = 5.0
 """The longest time for one request to Temporal."""
 
+ANNOUNCEMENTS_MAX_CONCURRENT: Final = 16
+"""Runs that a process announces at once. A server that is slow or away gets no more requests
+than it can refuse: each run is announced again until it is driven."""
+
 
 @workflow.defn(name=WORKFLOW_NAME)
 class PlacementWorkflow:
@@ -99,8 +103,10 @@ class Temporal:
         self._queue = queue
         self._silence = silence
         self._max_runs = runs
+        self._announcing: set[RunId] = set()  # those that wait for their turn, too
         self._announced_at: dict[RunId, float] = {}
         self._rested_at: dict[RunId, float] = {}
+        self._next_prune_at = 0.0
         self._announce: Callable[[RunId], None] = _ignore_run
 
     def get_task_queue(self, agent: str) -> str:
@@ -122,8 +128,8 @@ class Temporal:
             for name in agents:
                 tasks.start_soon(self._serve_queue, work, name)
             # The order at the end matters. First no run is announced any more, then the
-            # activities end, then the loops that serve the queues. The drives themselves are
-            # stopped later, by the local worker, with the grace of their calls.
+            # activities end, then the loops that serve the queues. The run loops themselves
+            # are stopped later, by the local worker, with the grace of their calls.
             try:
                 yield
             finally:
@@ -141,22 +147,45 @@ class Temporal:
         Every change of a run leads here, in every process.
         """
         now = anyio.current_time()
-        if now - self._announced_at.get(run, -REANNOUNCE_S) < REANNOUNCE_S:
+        if run in self._announcing or self._is_recent(self._announced_at, run, now):
             return
-        # Old items are dropped here, at each addition, so the dict does not grow with the
-        # number of runs that a process has ever seen.
-        self._announced_at = _keep_recent(self._announced_at, now) | {run: now}
+        self._prune(now)
+        self._announcing.add(run)
+        self._announced_at[run] = now
         tasks.start_soon(work.announce_run, run)
+
+    def end_announcement(self, run: RunId) -> None:
+        """Note that the announcement of a run has ended, well or not."""
+        self._announcing.discard(run)
+        # The time counts from the end: with many runs and a slow server, a run may have waited
+        # for its turn for longer than the time after which it is announced again. A run that
+        # has rested meanwhile is not in the dict any more.
+        if run in self._announced_at:
+            self._announced_at[run] = anyio.current_time()
+
+    def _prune(self, now: float) -> None:
+        """Drop old times now and then; else the dicts would grow with each run ever seen."""
+        if now < self._next_prune_at:
+            return
+        self._next_prune_at = now + REANNOUNCE_S
+        for times in (self._announced_at, self._rested_at):
+            for run in [run for run in times if not self._is_recent(times, run, now)]:
+                del times[run]
+
+    @staticmethod
+    def _is_recent(times: Mapping[RunId, float], run: RunId, now: float) -> bool:
+        return now - times.get(run, -REANNOUNCE_S) < REANNOUNCE_S
 
     def record_rest(self, run: RunId) -> None:
         """Record that a run rests, so that it can be announced again."""
         now = anyio.current_time()
-        self._rested_at = _keep_recent(self._rested_at, now) | {run: now}
+        self._prune(now)
+        self._rested_at[run] = now
         self.forget_announcement(run)
 
     def has_just_rested(self, run: RunId) -> bool:
         """Tell whether a run was driven here until a moment ago."""
-        return anyio.current_time() - self._rested_at.get(run, -REANNOUNCE_S) < REANNOUNCE_S
+        return self._is_recent(self._rested_at, run, anyio.current_time())
 
     def forget_announcement(self, run: RunId) -> None:
         """Forget that a run was announced: the next sweep announces it again."""
@@ -197,6 +226,8 @@ class _TemporalSession:
         self._worker = worker
         self._store = store
         self._client: Client | None = None
+        self._announcements = anyio.CapacityLimiter(ANNOUNCEMENTS_MAX_CONCURRENT)
+        self._next_warning_at = 0.0
         self._active_drives = 0
         self._idle = anyio.Event()
 
@@ -213,23 +244,35 @@ class _TemporalSession:
             await self._idle.wait()
 
     async def announce_run(self, run: RunId) -> None:
-        """Start the workflow of `run`; after a failure the next sweep tries again."""
+        """Start the workflow of `run`; after a failure a later sweep tries again."""
         try:
-            agent = (await self._store.get_row(run)).head.agent
-            # "Already started" usually means that another worker was faster. But if the run
-            # rested here a moment ago, it may be the workflow of that drive, which is about to
-            # end and will not drive the run again. Then the start is repeated until it
-            # succeeds.
-            for _ in range(WORKFLOW_MAX_ATTEMPTS):
-                if await self._start_workflow(run, agent) or not self._temporal.has_just_rested(
-                    run
-                ):
-                    return
-                await anyio.sleep(WORKFLOW_RETRY_S)
+            async with self._announcements:
+                await self._start_or_repeat(run)
         except (RPCError, RuntimeError, MidrunError) as error:
-            log.warning("Cannot place run %s yet: %s", run, error)
-        else:
-            self._temporal.forget_announcement(run)
+            log.log(self._choose_level(), "Cannot place run %s yet: %s", run, error)
+        finally:
+            self._temporal.end_announcement(run)
+
+    def _choose_level(self) -> int:
+        """Return DEBUG for a failure soon after a warning: every queued run has the same."""
+        now = anyio.current_time()
+        if now < self._next_warning_at:
+            return logging.DEBUG
+        self._next_warning_at = now + REANNOUNCE_S
+        return logging.WARNING
+
+    async def _start_or_repeat(self, run: RunId) -> None:
+        agent = (await self._store.get_row(run)).head.agent
+        # "Already started" usually means that another worker was faster. But if the run rested
+        # here a moment ago, it may be the workflow of that time, which is about to end and
+        # will not drive the run again. Then the start is repeated until it succeeds.
+        for _ in range(WORKFLOW_MAX_ATTEMPTS):
+            if await self._start_workflow(run, agent) or not self._temporal.has_just_rested(
+                run
+            ):
+                return
+            await anyio.sleep(WORKFLOW_RETRY_S)
+        self._temporal.forget_announcement(run)
 
     async def _start_workflow(self, run: RunId, agent: str) -> bool:
         """Start the workflow; return False if one of this run is open already."""
@@ -262,7 +305,7 @@ class _TemporalSession:
         self._active_drives += 1
         try:
             # The first of the two conditions that becomes true ends the activity and its
-            # heartbeats. The drive itself is the local worker's and is not cancelled here.
+            # heartbeats. The run loop is the local worker's and is not cancelled here.
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._send_heartbeats)
                 tasks.start_soon(_cancel_after, self.stopping.wait, tasks)
@@ -305,10 +348,6 @@ class _TemporalSession:
 async def _cancel_after(wait: Callable[[], Awaitable[object]], tasks: TaskGroup) -> None:
     await wait()
     tasks.cancel_scope.cancel()
-
-
-def _keep_recent(times: Mapping[RunId, float], now: float) -> dict[RunId, float]:
-    return {run: at for run, at in times.items() if now - at < REANNOUNCE_S}
 
 
 def _ignore_run(_: RunId) -> None:

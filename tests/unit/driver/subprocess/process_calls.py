@@ -33,6 +33,19 @@ async def ignore_callback(value: object) -> None:
     del value
 
 
+async def run_to_end(
+    zygote: Zygote,
+    task: FunctionTask,
+    *,
+    save: Callable[[Json], Awaitable[None]] = ignore_callback,
+    note: Callable[[str], Awaitable[None]] = ignore_callback,
+    grace: timedelta = NO_GRACE,
+) -> FunctionOutcome:
+    """Run a task to its end, and return its outcome."""
+    async with zygote.run_process(task, save=save, note=note, grace=grace) as call:
+        return await call.wait_for_outcome()
+
+
 async def run_task(
     zygote: Zygote,
     it: FunctionTask,
@@ -40,9 +53,9 @@ async def run_task(
     save: Callable[[Json], Awaitable[None]] = ignore_callback,
     note: Callable[[str], Awaitable[None]] = ignore_callback,
 ) -> FunctionOutcome:
-    """Run a task to its end, and return its outcome."""
+    """Run a task to its end, for a limited time."""
     with anyio.fail_after(TIMEOUT_S):
-        return await zygote.run_to_end(it, save=save, note=note, grace=NO_GRACE)
+        return await run_to_end(zygote, it, save=save, note=note)
 
 
 class Fifo:

@@ -23,6 +23,7 @@ from tests.unit.driver.subprocess.process_calls import (
     make_task,
     process_exists,
     run_task,
+    run_to_end,
     run_to_gate,
 )
 
@@ -167,7 +168,7 @@ async def test_a_save_that_hangs_does_not_keep_the_tool_alive(
 
             async def run() -> None:
                 grace = timedelta(milliseconds=50)
-                await zygote.run_to_end(it, save=save, note=ignore_callback, grace=grace)
+                await run_to_end(zygote, it, save=save, grace=grace)
 
             group.start_soon(run)
             (pid,) = await middle.fifo.read_numbers()
@@ -215,9 +216,7 @@ async def test_fifty_calls_are_cancelled_at_once(zygote: Zygote, tmp_path: Path)
 
     async def run(middle: GatedCall) -> None:
         it = make_task("hold", middle.args)
-        await zygote.run_to_end(
-            it, save=ignore_callback, note=ignore_callback, grace=LONG_GRACE
-        )
+        await run_to_end(zygote, it, grace=LONG_GRACE)
 
     with anyio.fail_after(TIMEOUT_S):
         async with anyio.create_task_group() as group:

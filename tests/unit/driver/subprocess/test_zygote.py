@@ -26,10 +26,10 @@ from tests.unit.driver.subprocess.process_calls import (
     Fifo,
     GatedCall,
     ProcessEnd,
-    ignore_callback,
     make_task,
     process_exists,
     run_task,
+    run_to_end,
     run_to_gate,
 )
 
@@ -308,11 +308,7 @@ async def test_fifty_calls_run_in_parallel(tmp_path: Path) -> None:
 
         async def run(middle: GatedCall) -> None:
             it = make_task("hold", middle.args)
-            outcomes.append(
-                await zygote.run_to_end(
-                    it, save=ignore_callback, note=ignore_callback, grace=LONG_GRACE
-                )
-            )
+            outcomes.append(await run_to_end(zygote, it, grace=LONG_GRACE))
 
         for middle in middles:
             group.start_soon(run, middle)

@@ -1,12 +1,10 @@
 """A script with its tools and a main guard in one file."""
 
-from datetime import timedelta
-
 import anyio
 
 from midrun.agents.tool import find_import_path, tool
 from midrun.driver.subprocess.zygote_client import Zygote
-from tests.unit.driver.subprocess.process_calls import ignore_callback, make_task
+from tests.unit.driver.subprocess.process_calls import make_task, run_to_end
 
 
 @tool
@@ -21,12 +19,7 @@ async def main() -> None:
     path = find_import_path(greet)
     assert path
     async with Zygote() as zygote:
-        outcome = await zygote.run_to_end(
-            make_task(path, {}),
-            save=ignore_callback,
-            note=ignore_callback,
-            grace=timedelta(),
-        )
+        outcome = await run_to_end(zygote, make_task(path, {}))
         print(outcome)  # noqa: T201 - the test reads it
 
 

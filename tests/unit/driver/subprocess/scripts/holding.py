@@ -11,7 +11,7 @@ import anyio
 
 from midrun.driver.subprocess.zygote_client import Zygote
 from midrun.ports import platform
-from tests.unit.driver.subprocess.process_calls import ignore_callback, make_task
+from tests.unit.driver.subprocess.process_calls import make_task, run_to_end
 
 
 def write_pids(fifo: str, pids: list[int]) -> None:
@@ -25,12 +25,7 @@ async def main(
     """Run the tool until this process is killed."""
     platform.CURRENT = platform.PLATFORMS[system]
     async with Zygote() as zygote:
-        await zygote.run_to_end(
-            make_task("add", {"a": 1}),
-            save=ignore_callback,
-            note=ignore_callback,
-            grace=timedelta(),
-        )
+        await run_to_end(zygote, make_task("add", {"a": 1}))
         (link,) = zygote._processes.values()
         pids = [link._process.pid]
         for _ in range(int(copies)):
@@ -40,9 +35,7 @@ async def main(
             pids.append(pid)
         write_pids(others, pids)
         it = make_task("hold_with_family", {"begun": begun, "gate": gate, "effect": effect})
-        await zygote.run_to_end(
-            it, save=ignore_callback, note=ignore_callback, grace=timedelta(seconds=5)
-        )
+        await run_to_end(zygote, it, grace=timedelta(seconds=5))
 
 
 if __name__ == "__main__":

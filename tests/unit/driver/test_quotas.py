@@ -1,0 +1,83 @@
+"""The run loop compares quotas: a store that cannot tell, and a fence meanwhile."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from anyio.lowlevel import checkpoint
+
+from midrun import Agent, File, tool
+from midrun.core.entries import CallDone
+from midrun.core.values import Phase
+from midrun.errors import StoreBusy, StoreDamaged, StoreError
+from midrun.models import ScriptedModel, Use
+from midrun.ports.store import OwnerUsage
+from tests.unit.driver.driver_context import DriverParts
+
+
+@pytest.mark.parametrize(
+    ("error", "phase"),
+    [
+        (StoreBusy("memory", 1.0), Phase.COMPLETED),
+        (StoreDamaged("memory", "a torn page"), None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_a_loop_that_cannot_compare_quotas_waits_only_for_a_store_that_is_away(
+    parts: DriverParts,
+    monkeypatch: pytest.MonkeyPatch,
+    error: StoreError,
+    phase: Phase | None,
+) -> None:
+    """Another error ends the loop, as it does in an append; the worker reports it."""
+    errors, get_usage = [error], parts.store.get_usage
+
+    async def get_usage_or_fail(owner: str, **options: Any) -> OwnerUsage:  # type: ignore[explicit-any]  # noqa: ANN401 - as they are
+        if errors:
+            raise errors.pop()
+        return await get_usage(owner, **options)
+
+    monkeypatch.setattr(parts.store, "get_usage", get_usage_or_fail)
+    parts.set_quotas("tenant.tokens_per_day=9999")
+    loop = await parts.create_loop(Agent("actor", model=ScriptedModel(["Done."])))
+    with nullcontext() if phase else pytest.raises(type(error)):
+        await loop.run()
+    assert not errors
+    assert loop.state.phase is (phase or Phase.QUEUED)
+
+
+async def test_a_call_keeps_its_outcome_if_the_store_cannot_tell_the_size_of_its_runs(
+    parts: DriverParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has taken effect. As unknown it would be put to a person."""
+
+    async def refuse(_: str, **__: object) -> OwnerUsage:
+        await checkpoint()
+        raise StoreBusy("memory", 1.0)
+
+    @tool
+    async def draw() -> File:
+        return File("a.png", "image/png", b"PNG")
+
+    monkeypatch.setattr(parts.store, "get_usage", refuse)
+    parts.set_quotas("tenant.stored_bytes=9999")
+    model = ScriptedModel([Use("draw"), "Done."])
+    loop = await parts.create_loop(Agent("actor", model=model, tools=[draw]))
+    await loop.run()
+    assert [done.call for done in await parts.find_entries(CallDone)] == ["c1", "c2", "c3"]
+
+
+async def test_a_loop_that_is_fenced_while_it_compares_quotas_appends_nothing(
+    parts: DriverParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get_usage = parts.store.get_usage
+
+    async def get_usage_after_fence(owner: str, **options: Any) -> OwnerUsage:  # type: ignore[explicit-any]  # noqa: ANN401 - as they are
+        loop.fence()
+        return await get_usage(owner, **options)
+
+    monkeypatch.setattr(parts.store, "get_usage", get_usage_after_fence)
+    parts.set_quotas("tenant.tokens_per_day=9999")
+    loop = await parts.create_loop(Agent("actor", model=ScriptedModel(["Done."])))
+    await loop.run()
+    assert await parts.read_kinds() == ["RunStarted"]
