@@ -8,6 +8,7 @@ import ast
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -28,6 +29,7 @@ CODE: Final = [
     path
     for folder in ("src", "tests", "tools", "bench")
     for path in sorted((ROOT / folder).rglob("*.py"))
+    if "node_modules" not in path.parts  # packages of npm have scripts in Python, too
 ]
 SHIPPED: Final = [path for path in CODE if path.is_relative_to(SRC)]
 STORES: Final = [path for path in CODE if path.is_relative_to(SRC / "stores")]
@@ -448,16 +450,30 @@ def test_public_names_are_complete_sorted_and_few() -> None:
 # ── the repository ───────────────────────────────────────────────────────────
 
 
-def _texts() -> Iterator[tuple[str, str]]:
-    """Yield name and text of every file that is, or is about to be, under version control."""
+def _list_repository_files() -> Iterator[Path]:
+    """Yield every file that is, or is about to be, under version control."""
     git = shutil.which("git")
     assert git, "git is needed to know which files belong to the project"
     listing = [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listing, cwd=ROOT, check=True, capture_output=True).stdout  # noqa: S603 - fixed arguments
     for name in names.decode().split("\0"):
-        path = ROOT / name
-        if name and path.is_file() and b"\0" not in (data := path.read_bytes()):
-            yield name, data.decode(errors="replace")
+        if name and (ROOT / name).is_file():
+            yield ROOT / name
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    """Yield name and text of every file of the repository that is a text."""
+    for path in _list_repository_files():
+        if b"\0" not in (data := path.read_bytes()):
+            yield str(path.relative_to(ROOT)), data.decode(errors="replace")
+
+
+def test_binary_files_are_pictures() -> None:
+    """A package that a check has downloaded must not be committed: each clone would have it."""
+    found = {
+        path.suffix for path in _list_repository_files() if b"\0" in path.read_bytes()[:8_000]
+    }
+    assert found <= {".png", ".webp"}
 
 
 @pytest.mark.parametrize(
@@ -593,3 +609,14 @@ def test_the_commit_hook_refuses_a_long_subject(message: str, fault: str | None)
     """Lists of commits show a subject of up to 72 characters in full."""
     found = subject_fault(message)
     assert (fault in found) if fault and found else fault is found
+
+
+def test_programs_of_crash_tests_start_without_pytest() -> None:
+    """Crash tests start hundreds of them; pytest would add half of their start."""
+    programs = ["tests.crash.child", "tests.scenarios.conversation.killed_process"]
+    programs += [f"tests.scenarios.promises.{name}_process" for name in ("killable", "other")]
+    check = f"import sys, {', '.join(programs)}; print('_pytest' in sys.modules)"
+    done = subprocess.run(  # noqa: S603 - fixed arguments
+        [sys.executable, "-c", check], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    assert done.stdout == "False\n"

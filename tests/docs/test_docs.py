@@ -1,7 +1,10 @@
 """The generated pages and the list of errors agree with the code."""
 
+import pkgutil
 import re
+import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 from midrun import errors
@@ -53,6 +56,26 @@ def test_every_error_has_a_heading_on_its_page() -> None:
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.MidrunError)
     }
+
+
+PUBLIC_MODULES = ("", ".models", ".stops", ".events", ".server", ".hosts", ".followers")
+
+
+def test_the_reference_has_every_public_name() -> None:
+    """If a module and a function have one name, as `midrun.server.app`, `:::` is the module."""
+    pages = "".join(page.read_text() for page in Path("docs/reference").glob("*.md"))
+    paths = re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)
+    modules = [import_module(f"midrun{name}") for name in PUBLIC_MODULES]
+    for module in modules:
+        if module.__name__ in paths:
+            paths += [f"{module.__name__}.{name}" for name in module.__all__]
+    shown = [sys.modules.get(path) or pkgutil.resolve_name(path) for path in paths]
+    for module in modules:
+        for name in module.__all__:
+            public = getattr(module, name)
+            is_error = f"`{name}`" in Path("docs/errors.md").read_text()
+            is_shown = any(public is found for found in shown)
+            assert is_error or is_shown, f"{module.__name__}.{name}"
 
 
 def test_the_site_has_the_version_of_the_package() -> None:

@@ -106,6 +106,16 @@ def check_command(span: str) -> None:
         pytest.fail(f"`{span}` exits with {ended.code}") if ended.code else None
 
 
+def test_a_link_to_the_repository_names_a_file_of_it() -> None:
+    """`make site` checks links between pages, but not these."""
+    for page in PAGES:
+        text = page.read_text()
+        for path in re.findall(r"midrun/midrun/(?:blob|tree)/main/([^)#\s\"]+)", text):
+            assert (ROOT / path).exists(), f"{page}: {path}"
+        for shown, number in re.findall(r"\[(?:decision )?(\d{4})\]\([^)]*?(\d{4})-", text):
+            assert shown == number, f"{page}: the link {shown} leads to decision {number}"
+
+
 def test_a_json_block_is_valid() -> None:
     for block in list_blocks_in("json"):
         json.loads(block.text)

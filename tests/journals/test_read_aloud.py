@@ -19,6 +19,7 @@ from midrun.core import driver_inputs as v
 from midrun.core import entries as e
 from midrun.core.entries import ENTRY_TYPES, Record, RequestEntry
 from midrun.core.ids import MICROS_PER_SECOND, CallId, Epoch, Micros, Seq
+from midrun.core.journaled_text import quote_title
 from midrun.core.values import Json, Phase, RequestedCall
 from midrun.testing.scenario import given
 from midrun.text.entries import DESCRIBE_FUNCTIONS, JournalDescriber
@@ -107,7 +108,8 @@ def test_each_line_has_a_number_a_time_and_a_named_subject(path: Path) -> None:
     records = read_journal(path)
     uses = [use for record in records for use in list_requested_calls(record.entry)]
     answers = [r.entry.title for r in records if isinstance(r.entry, e.AskAnswered)]
-    tools = {*(use.tool for use in uses), *(use.title for use in uses), *answers}
+    titles = {*(use.title for use in uses), *answers}
+    tools = {*(use.tool for use in uses), *map(quote_title, titles)}
     people = {record.entry.by for record in records if isinstance(record.entry, RequestEntry)}
     lines = [line for line in read_aloud(records).splitlines() if not DAY.fullmatch(line)]
     assert len(lines) == len(records)

@@ -76,7 +76,7 @@ def declare_environment(owner: str, option: str, value: EnvironmentOption) -> To
     """Return the environment that a value of the option `env` or `tool_env` declares.
 
     Raises:
-        Misconfigured: `given` is of another type, or has a name that is not allowed.
+        Misconfigured: `value` is of another type, or has a name that is not allowed.
     """
     if value is None:
         return NOTHING_DECLARED

@@ -141,14 +141,18 @@ def _print_users(file: "UsersFile", out: CommandOutput) -> None:
             "next_expiry": min(ending, default=None),
         }
         count = "1 token" if len(tokens) == 1 else f"{len(tokens)} tokens"
-        left = f", {len(ending)} of them for {_hours_until(min(ending), now)}" if ending else ""
+        left = (
+            f", {len(ending)} of them for {_format_hours_until(min(ending), now)}"
+            if ending
+            else ""
+        )
         line = f"{user.name:<{width}}  {user.role:<8}  {count}{left}"
         line += f", tenant {user.tenant}" if user.tenant else ""
         line += f", teams {', '.join(user.teams)}" if user.teams else ""
         out.write(row, line)
 
 
-def _hours_until(then: Micros, now: Micros) -> str:
+def _format_hours_until(then: Micros, now: Micros) -> str:
     return f"{(then - now) / MICROS_PER_SECOND / 3600:.1f} h"
 
 
@@ -180,7 +184,7 @@ async def sessions(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> in
     for session in await midrun.list_sessions():
         line = f"{session.id}  {session.name}  {session.role}"
         line += f"  tenant {session.tenant}" if session.tenant else ""
-        out.write(session, f"{line}  for {_hours_until(session.expires_at, now)}")
+        out.write(session, f"{line}  for {_format_hours_until(session.expires_at, now)}")
     return 0
 
 

@@ -74,7 +74,7 @@ def run_command(args: Namespace) -> int:
         resolve_settings(args)
         return anyio.run(_run_in_event_loop, args, out)
     except (MidrunError, OSError, BaseExceptionGroup) as raised:
-        if not _report_error(_first_expected_error(raised), args, out):
+        if not _report_error(_find_expected_error(raised), args, out):
             raise
         return USAGE_EXIT_CODE if _has_wrong_setting(raised) else 1
     except KeyboardInterrupt:
@@ -83,7 +83,7 @@ def run_command(args: Namespace) -> int:
 
 def _has_wrong_setting(raised: BaseException) -> bool:
     """Tell whether the command must be typed in another way, as after a wrong option."""
-    return isinstance(_first_expected_error(raised), Misconfigured)
+    return isinstance(_find_expected_error(raised), Misconfigured)
 
 
 def _report_error(error: BaseException | None, args: Namespace, out: CommandOutput) -> bool:
@@ -117,7 +117,7 @@ async def _run_in_event_loop(args: Namespace, out: CommandOutput) -> int:
         return await cast("Command", function)(midrun, args, out)
 
 
-def _first_expected_error(raised: BaseException) -> BaseException | None:
+def _find_expected_error(raised: BaseException) -> BaseException | None:
     """Return the first exception of a group; None if the group holds an unexpected one.
 
     Concurrent tasks may fail together. If one failure is a bug, the whole group must be raised,
@@ -128,13 +128,17 @@ def _first_expected_error(raised: BaseException) -> BaseException | None:
     expected, others = raised.split((MidrunError, OSError))
     if expected is None or others is not None:
         return None
-    return _first_expected_error(expected.exceptions[0])
+    return _find_expected_error(expected.exceptions[0])
 
 
 def _print_error(error: MidrunError, args: Namespace, out: CommandOutput) -> None:
     if out.as_json:
         out.write_json(
-            {"error": error.code, "text": _format_error(error, args), **_refusal_fields(error)}
+            {
+                "error": error.code,
+                "text": _format_error(error, args),
+                **_make_refusal_fields(error),
+            }
         )
         return
     hint = _find_hint(error, args)
@@ -142,7 +146,7 @@ def _print_error(error: MidrunError, args: Namespace, out: CommandOutput) -> Non
     sys.stderr.write(f"midrun: {escape_controls(_format_error(error, args))}{next_line}\n")
 
 
-def _refusal_fields(error: MidrunError) -> dict[str, object]:
+def _make_refusal_fields(error: MidrunError) -> dict[str, object]:
     """Return the JSON fields of a refused control; none for other errors."""
     if not isinstance(error, ControlRefused):
         return {}

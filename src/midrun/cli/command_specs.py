@@ -73,7 +73,7 @@ _OUTPUT_OPTIONS: Final = (
     Arg("--actor", "your name, as the journal records it", "NAME"),
 )
 _STORE_OPTIONS: Final = (
-    Arg("--store", "the store, such as sqlite:///midrun.db", "URL"),
+    Arg("--store", "the store (default: $MIDRUN_STORE, or sqlite:///midrun.db)", "URL"),
     *_OUTPUT_OPTIONS,
     Arg("--config", "TOML file with settings (default: $MIDRUN_CONFIG)", "FILE"),
 )
@@ -94,7 +94,7 @@ _ASK: Final = (
 )
 USERS_FILE_OPTION: Final = Arg(
     "--users-file",
-    "file with several users, their roles and hashes of their tokens; see midrun users",
+    "file with several users, their roles and hashes of their tokens (made by `midrun users`)",
     "FILE",
     type=Path,
 )
@@ -150,6 +150,12 @@ def _list_worker_options(engine: Arg) -> tuple[Arg, ...]:
         ),
         Arg("--here", "max concurrent runs in this process", "SCOPE=N", kind="list"),
         Arg(
+            "--quota",
+            "a bound: user.open_runs=20, tenant.cost_per_day=50, tenant:acme.runs_per_day=900",
+            "SCOPE.NAME=N",
+            kind="list",
+        ),
+        Arg(
             "--versions",
             "same: leave runs alone that another version of the agent drove last (any)",
             choices=("any", "same"),
@@ -180,7 +186,7 @@ def _list_worker_options(engine: Arg) -> tuple[Arg, ...]:
             kind="list",
         ),
         Arg("--spans", "emit OpenTelemetry spans", kind="flag"),
-        Arg("--key-file", "file with the key of checkpoints ($MIDRUN_KEY)", "FILE"),
+        Arg("--key-file", "file with the key that signs checkpoints ($MIDRUN_KEY)", "FILE"),
         Arg("--chain-key-file", "file with the chain key ($MIDRUN_CHAIN_KEY)", "FILE"),
         Arg(
             "--encryption-keys-file",
@@ -196,7 +202,8 @@ _SERVE_OPTIONS: Final = (
     *_list_worker_options(
         Arg(
             "--engine",
-            "assigns runs to workers; none: other processes drive them",
+            "local: this process drives runs; temporal: Temporal assigns them to workers; "
+            "none: only other processes drive them (local)",
             choices=("local", "temporal", "none"),
             default="local",
         )
@@ -237,12 +244,6 @@ _SERVE_OPTIONS: Final = (
         "--oidc-role",
         "the role for a value of that claim: staff=user (default: of the same name)",
         "VALUE=ROLE",
-        kind="list",
-    ),
-    Arg(
-        "--quota",
-        "a bound: user.open_runs=20, tenant.cost_per_day=50, tenant:acme.runs_per_day=900",
-        "SCOPE.NAME=N",
         kind="list",
     ),
     Arg(
@@ -296,7 +297,7 @@ _SERVE_OPTIONS: Final = (
 _WORKER_OPTIONS: Final = _list_worker_options(
     Arg(
         "--engine",
-        "assigns runs to workers",
+        "local: this process takes runs itself; temporal: Temporal assigns them (local)",
         choices=("local", "temporal"),
         default="local",
     )
@@ -439,7 +440,7 @@ COMMAND_GROUPS: Final = {
                     "only runs with these words in task, agent, labels or output",
                     "TEXT",
                 ),
-                Arg("--limit", "max number of runs (50)", default="50", type=int),
+                Arg("--limit", "max number of runs (50)", "N", default="50", type=int),
                 Arg("--watch", "list them again every two seconds", kind="flag"),
             ),
         ),

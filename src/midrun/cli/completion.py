@@ -45,7 +45,7 @@ def _list_options(command_parser: ArgumentParser) -> list[str]:
     ]
 
 
-def _first_argument_is(command_parser: ArgumentParser, *names: str) -> bool:
+def _is_first_argument(command_parser: ArgumentParser, *names: str) -> bool:
     """Tell whether the first positional argument of a command is one of `names`."""
     first = next((a.dest for a in list_arguments(command_parser) if not a.option_strings), "")
     return first in names
@@ -111,9 +111,9 @@ def _build_shell_case(command_parser: ArgumentParser) -> str:
     case = f'flags="{" ".join(_list_options(command_parser))}"'
     if _list_choices(command_parser):
         case += f'; words="{" ".join(_list_choices(command_parser))}"'
-    if _first_argument_is(command_parser, "run", "ask"):
+    if _is_first_argument(command_parser, "run", "ask"):
         case += "; first=runs"
-    return f"{case}; first=files" if _first_argument_is(command_parser, "app") else case
+    return f"{case}; first=files" if _is_first_argument(command_parser, "app") else case
 
 
 def _build_fish_script() -> str:
@@ -129,9 +129,9 @@ def _build_fish_script() -> str:
                     lines.append(f"{condition} -l {flag.removeprefix('--')} -d '{help_text}'")
         if choices := _list_choices(made):
             lines.append(f"{condition} -a '{' '.join(choices)}'")
-        if _first_argument_is(made, "run", "ask"):
+        if _is_first_argument(made, "run", "ask"):
             lines.append(f"{condition} -a '({LIST_RUN_IDS_COMMAND})'")
-        if _first_argument_is(made, "app"):
+        if _is_first_argument(made, "app"):
             lines.append(f"{condition} -F")
     return "\n".join(lines) + "\n"
 

@@ -28,7 +28,7 @@ async def send_control(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -
     spec = SPECS_BY_COMMAND[args.command]
     target = await _find_target(midrun, spec, args)
     body = spec.read_body(args)
-    actor = _operator_actor(args) if spec.command.as_operator else args.actor
+    actor = _make_operator_actor(args) if spec.command.as_operator else args.actor
     receipt = await spec.send(target, body, ControlOptions(actor=actor, reason=body.reason))
     return await print_receipt(midrun, args, out, target.run, receipt)
 
@@ -80,7 +80,9 @@ async def fork(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
 async def halt(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Set a halt."""
     tenant = args.tenant
-    await midrun.halt(args.reason, scope=args.scope, tenant=tenant, actor=_operator_actor(args))
+    await midrun.halt(
+        args.reason, scope=args.scope, tenant=tenant, actor=_make_operator_actor(args)
+    )
     words = ("lift", "--scope", args.scope, *(("--tenant", tenant) if tenant else ()))
     where = f"{args.scope} of tenant {tenant}" if tenant else args.scope
     out.write(
@@ -93,14 +95,14 @@ async def halt(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
 async def lift(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     """Lift a halt."""
     lifted = await midrun.lift(
-        scope=args.scope, tenant=args.tenant, actor=_operator_actor(args)
+        scope=args.scope, tenant=args.tenant, actor=_make_operator_actor(args)
     )
     text = f"lifted {args.scope}" if lifted else f"no halt is set for the scope {args.scope}"
     out.write({"lifted": lifted}, text)
     return 0 if lifted else 1
 
 
-def _operator_actor(args: Namespace) -> ActorLike:
+def _make_operator_actor(args: Namespace) -> ActorLike:
     """Return the actor with the role of an operator; None to let a server decide.
 
     A user who can open the store directly can change all of it, so no role is checked there.
@@ -116,7 +118,7 @@ async def print_receipt(
     name = args.command
     if out.as_json:
         control = name.replace("-", "_")
-        out.write_json({"run_id": run.id, "control": control, **_receipt_fields(receipt)})
+        out.write_json({"run_id": run.id, "control": control, **_make_receipt_fields(receipt)})
         return 0
     # The receipt says whether the control was applied. Only the view says whether the worker
     # that should apply it is alive.
@@ -126,6 +128,6 @@ async def print_receipt(
     return 0
 
 
-def _receipt_fields(receipt: Receipt) -> dict[str, Json]:
+def _make_receipt_fields(receipt: Receipt) -> dict[str, Json]:
     """Return all fields, including empty ones, which msgspec would leave out."""
     return {name: getattr(receipt, name) for name in receipt.__struct_fields__}

@@ -7,7 +7,6 @@ cannot ask, so it needs `--yes` there.
 import sys
 from argparse import Namespace
 from datetime import timedelta
-from typing import TypedDict
 
 import anyio.to_thread
 
@@ -16,17 +15,7 @@ from midrun.cli.targets import find_run
 from midrun.driver.deletion import parse_age
 from midrun.errors import Misconfigured
 from midrun.runs.protocols import AnyMidrun
-
-
-class SelectedRuns(TypedDict):
-    """The arguments of `delete_runs` that select runs."""
-
-    thread: str | None
-    user: str | None
-    agent: str | None
-    label: str | None
-    tenant: str | None
-    older_than: timedelta | None
+from midrun.runs.validation import SelectionOptions
 
 
 async def delete(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
@@ -60,9 +49,9 @@ async def delete(midrun: AnyMidrun, args: Namespace, out: CommandOutput) -> int:
     return 0
 
 
-def _read_selection(args: Namespace) -> SelectedRuns:
+def _read_selection(args: Namespace) -> SelectionOptions:
     age = None if args.older_than is None else _parse_older_than(args.older_than)
-    return SelectedRuns(
+    return SelectionOptions(
         thread=args.thread,
         user=args.user,
         agent=args.agent,

@@ -70,7 +70,9 @@ async def demo(args: Namespace, out: CommandOutput) -> int:
 def describe_stop(phase: Phase) -> str:
     """Describe the effect of starting the demo again, by the last phase of the run."""
     then = "starts a new one" if phase in TERMINAL_PHASES else "continues it"
-    return f"The server has stopped. The run is {phase}; `{hints.demo_command()}` {then}."
+    return (
+        f"The server has stopped. The run is {phase}; `{hints.format_demo_command()}` {then}."
+    )
 
 
 async def _show_in_terminal(demo_config: Demo, on_opened: OnOpened, out: CommandOutput) -> int:
@@ -100,7 +102,7 @@ async def _show_in_terminal(demo_config: Demo, on_opened: OnOpened, out: Command
 def _describe_after_leaving(view: RunView) -> str:
     """Describe a run that this process no longer drives, and how to continue it."""
     at = f", at {format_progress(view)}" if format_progress(view) else ""
-    again = hints.demo_command("--terminal")
+    again = hints.format_demo_command("--terminal")
     if view.phase not in DRIVABLE_PHASES:
         return f"The run is {view.phase}{at}; `{again}` shows it again."
     if view.status.style in {"running", "pausing"}:
@@ -125,8 +127,10 @@ def _build_greeting(
         "",
     ]
     if not link:
-        return "\n".join([*lines, TERMINAL_TIPS.format(again=hints.demo_command("--terminal"))])
-    tips = PAGE_TIPS.format(pid=os.getpid(), again=hints.demo_command())
+        return "\n".join(
+            [*lines, TERMINAL_TIPS.format(again=hints.format_demo_command("--terminal"))]
+        )
+    tips = PAGE_TIPS.format(pid=os.getpid(), again=hints.format_demo_command())
     attach = f"{hints.find_program()} attach {view.run_id} --store {demo_config.store}"
     elsewhere = f"From another terminal: {attach}"
     return "\n".join(

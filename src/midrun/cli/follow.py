@@ -110,8 +110,8 @@ def capture_stderr(args: Namespace, out: CommandOutput) -> Iterator[StderrCaptur
     if not has_bar(args, out):
         yield None
         return
-    with StderrCapture() as spill:
-        yield spill
+    with StderrCapture() as captured:
+        yield captured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ async def _show_plainly(printer: "_FeedPrinter", args: Namespace, *, driven_here
 
         async def leave(*, task_status: TaskStatus[None]) -> None:
             nonlocal paused
-            pausing = _pausing_signals(args, driven_here=driven_here)
+            pausing = _choose_pausing_signals(args, driven_here=driven_here)
             paused = await _pause_on_signals(run, args, pausing, task_status)
             tasks.cancel_scope.cancel()
 
@@ -237,7 +237,7 @@ async def _show_plainly(printer: "_FeedPrinter", args: Namespace, *, driven_here
         tasks.cancel_scope.cancel()
     if view is None:
         return await _report_leaving(run, args, say, paused=paused)
-    if unread and (following := _next_commands(view, args)):
+    if unread and (following := _list_next_commands(view, args)):
         why = f"midrun: the output cannot be written, so the run is {view.phase}"
         sys.stderr.write("\n".join([why, *following, ""]))
     await _print_outcome(printer, view, args)
@@ -262,9 +262,9 @@ async def _wait_for_rest(run: AnyRun) -> RunView:
 async def _print_outcome(printer: "_FeedPrinter", view: RunView, args: Namespace) -> None:
     report = await printer.run.report() if view.phase is Phase.CANCELLED else None
     if printer.out.as_json:
-        printer.out.write_json(_outcome_fields(view, report, printer.error_code))
+        printer.out.write_json(_make_outcome_fields(view, report, printer.error_code))
         return
-    for line in (*_outcome_lines(view, report), *_next_commands(view, args)):
+    for line in (*_list_outcome_lines(view, report), *_list_next_commands(view, args)):
         printer.out.write_text(line)
 
 
@@ -323,7 +323,7 @@ class _FeedPrinter:
         self._progressed.set()
 
 
-def _pausing_signals(args: Namespace, *, driven_here: bool) -> set[signal.Signals]:
+def _choose_pausing_signals(args: Namespace, *, driven_here: bool) -> set[signal.Signals]:
     """Return the signals that pause the run; the others only end the watching.
 
     Ctrl-C comes from a user and is meant for the run. SIGTERM ends the process: that pauses a
@@ -371,7 +371,7 @@ async def _request_pause(run: AnyRun, args: Namespace, reason: str) -> bool:
     return not receipt.already
 
 
-def _outcome_fields(view: RunView, report: Report | None, code: str) -> dict[str, object]:
+def _make_outcome_fields(view: RunView, report: Report | None, code: str) -> dict[str, object]:
     """Return the JSON fields of the outcome; `code` is the one of a failed run's error."""
     fields: dict[str, object] = {"run_id": view.run_id, "phase": view.phase}
     if view.phase is Phase.COMPLETED:
@@ -384,7 +384,7 @@ def _outcome_fields(view: RunView, report: Report | None, code: str) -> dict[str
     return fields | {"reason": _rest_reason(view), "asks": view.asks}
 
 
-def _outcome_lines(view: RunView, report: Report | None) -> list[str]:
+def _list_outcome_lines(view: RunView, report: Report | None) -> list[str]:
     name = f"run {view.run_id}"
     if view.phase is Phase.COMPLETED and view.output:
         return [f"{name} completed:", view.output]
@@ -404,15 +404,17 @@ def _rest_reason(view: RunView) -> str:
     return "halted" if view.phase is Phase.HALTED else view.reason
 
 
-def _next_commands(view: RunView, args: Namespace) -> list[str]:
+def _list_next_commands(view: RunView, args: Namespace) -> list[str]:
     """Return the commands that let the run go on."""
     if view.phase is Phase.WAITING:
-        return [f"decide with: {_decision_command(a, view.run_id, args)}" for a in view.asks]
+        return [
+            f"decide with: {_make_decision_command(a, view.run_id, args)}" for a in view.asks
+        ]
     has_ended = view.phase in TERMINAL_PHASES
     return [] if has_ended else [f"resume with: {format_command(args, 'resume', view.run_id)}"]
 
 
-def _decision_command(ask: AskView, run: str, args: Namespace) -> str:
+def _make_decision_command(ask: AskView, run: str, args: Namespace) -> str:
     words, others = DECISION_COMMANDS[ask.kind]
     if ask.kind == "question" and ask.declinable:
         others = " (or decline)"

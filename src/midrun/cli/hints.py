@@ -43,7 +43,9 @@ def build_hints(args: Namespace) -> Hints:
     """Return the program and the store or server, for the hints of the control bar."""
     workers = not getattr(args, "url", None)  # a server drives its own runs
     return Hints(
-        program=find_program(), target_options=target_options(args), can_start_workers=workers
+        program=find_program(),
+        target_options=format_target_options(args),
+        can_start_workers=workers,
     )
 
 
@@ -64,12 +66,12 @@ def find_program() -> str:
     )
 
 
-def target_options(args: Namespace) -> str:
+def format_target_options(args: Namespace) -> str:
     """Return `--store` or `--url` as typed; nothing if it came from the environment."""
     return join(getattr(args, "where", ()))
 
 
-def demo_command(*words: str) -> str:
+def format_demo_command(*words: str) -> str:
     """Return the command that starts the demo again: `make demo` if make started it."""
     if "MAKELEVEL" not in os.environ:
         return " ".join((find_program(), "demo", *words))

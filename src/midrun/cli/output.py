@@ -122,13 +122,14 @@ def format_row(
     task = escape_controls(shorten_to_line(view.task))
     if columns is not None:
         # `left` is the room after the fixed columns. Parent, needs and task share it.
-        room = columns - text_width(plain_text(head))
-        if room - text_width(parent) - text_width(needs) < TASK_MIN_COLUMNS:
+        room = columns - measure_text_width(plain_text(head))
+        if room - measure_text_width(parent) - measure_text_width(needs) < TASK_MIN_COLUMNS:
             parent = "  (child)" if view.parent else ""
         needs = truncate(
-            needs, room - text_width(parent) - min(TASK_MIN_COLUMNS, text_width(task))
+            needs,
+            room - measure_text_width(parent) - min(TASK_MIN_COLUMNS, measure_text_width(task)),
         )
-        task = truncate(task, room - text_width(parent) - text_width(needs))
+        task = truncate(task, room - measure_text_width(parent) - measure_text_width(needs))
     return [*head, ("", task), ("dim", parent), ("waiting", needs)]
 
 
@@ -149,16 +150,16 @@ def format_question(ask: AskView) -> str:
     return shorten_to_line(ask.question or f"{ask.kind}: {ask.title}")
 
 
-def text_width(text: str) -> int:
+def measure_text_width(text: str) -> int:
     """Return the number of terminal columns that a text takes.
 
     The bar uses prompt_toolkit for this, but that is an optional dependency, and a list must
     work without it.
     """
-    return sum(map(_character_width, text))
+    return sum(map(_measure_character, text))
 
 
-def _character_width(character: str) -> int:
+def _measure_character(character: str) -> int:
     if combining(character):
         return 0
     return 2 if east_asian_width(character) in {"W", "F"} else 1
@@ -166,11 +167,11 @@ def _character_width(character: str) -> int:
 
 def truncate(text: str, columns: int) -> str:
     """Return `text` cut to `columns` with an ellipsis; "" if not even one letter fits."""
-    if text_width(text) <= columns:
+    if measure_text_width(text) <= columns:
         return text
     shortened, used = "", 1  # one column for the ellipsis
     for character in text:
-        used += _character_width(character)
+        used += _measure_character(character)
         if used > columns:
             break
         shortened += character
@@ -296,11 +297,11 @@ def format_view(view: RunView, now: Micros) -> list[StyledLine]:
         ]
         + [
             [
-                ("bold", f"  {offer.label}"),
-                ("", f": {offer.consequence}  ({_button_command(offer, view)})"),
+                ("bold", f"  {button.label}"),
+                ("", f": {button.consequence}  ({_format_button_command(button, view)})"),
             ]
-            for offer in view.controls.values()
-            if offer.enabled
+            for button in view.controls.values()
+            if button.enabled
         ]
         + _format_other_commands(view)
     )
@@ -317,7 +318,7 @@ OPERATOR_COMMANDS: Final = frozenset({"halt", "lift"})
 
 def _format_other_commands(view: RunView) -> list[StyledLine]:
     """Return the commands that the run accepts and that no button offers."""
-    offered = BUTTON_COMMANDS | {offer.command for offer in view.controls.values()}
+    offered = BUTTON_COMMANDS | {button.command for button in view.controls.values()}
     more = [
         command_name(name) for name in view.allowed if name not in offered | OPERATOR_COMMANDS
     ]
@@ -329,7 +330,7 @@ def command_name(control: str) -> str:
     return control.replace("_", "-")
 
 
-def _button_command(button: Button, view: RunView) -> str:
+def _format_button_command(button: Button, view: RunView) -> str:
     """Return the command that does the same as pressing the button now."""
     if button.command == "say" and view.phase == "paused":
         return "say, then resume"

@@ -8,6 +8,7 @@ get their grace, and the leases are returned. A second signal ends the process a
 import gc
 import logging
 import os
+import re
 import signal
 import sys
 from argparse import Namespace
@@ -32,6 +33,7 @@ from midrun.cli.targets import (
     load_given_app,
     open_target,
 )
+from midrun.codec.hash_chain import HashChain
 from midrun.core.values import DRIVABLE_PHASES
 from midrun.driver.deletion import parse_age
 from midrun.driver.user_code import list_unfinished
@@ -43,8 +45,10 @@ from midrun.ports.store import RunQuery
 from midrun.runs import validation
 from midrun.runs.midrun import Midrun
 from midrun.runs.protocols import AnyRun
+from midrun.stores.urls import SCHEMES, make_url_error
 from midrun.workers.concurrency_limits import Fleet
 from midrun.workers.local import RunPlacement
+from midrun.workers.quotas import parse_quota_rules
 
 if TYPE_CHECKING:
     from midrun.server import Auth, Limits, Network
@@ -63,6 +67,7 @@ def build_worker(args: Namespace, agents: tuple[Agent, ...]) -> Midrun:
         limits=_parse_limits("--limit", args.limit),
         here=_parse_limits("--here", args.here),
         versions=args.versions,
+        quotas=parse_quota_rules(args.quota or ()),
     )
     return Midrun(
         args.store,
@@ -218,7 +223,7 @@ async def run(args: Namespace, out: CommandOutput) -> int:
     name = (args.agent or args.app) if args.url else _choose_agent(args, agents)
     # The capture is the outer context: closing the store stops tool processes, which may still
     # write to standard error.
-    with capture_stderr(args, out) as spill:
+    with capture_stderr(args, out) as captured:
         async with open_target(args, agents) as midrun:
             started = await midrun.start(
                 name,
@@ -233,7 +238,7 @@ async def run(args: Namespace, out: CommandOutput) -> int:
             pause = format_command(args, "pause", started.id)
             first = "" if out.as_json else f"{started.id}\npause from any terminal: {pause}"
             watch = ShowOptions(
-                driven_here=not args.url, stderr_capture=spill, first_text=first
+                driven_here=not args.url, stderr_capture=captured, first_text=first
             )
             return await show_run(started, args, out, watch)
 
@@ -252,13 +257,13 @@ def _choose_agent(args: Namespace, agents: tuple[Agent, ...]) -> str:
 async def attach(args: Namespace, out: CommandOutput) -> int:
     """Show an existing run, and drive it if an app is given."""
     agents = load_given_app(args, "a server drives its runs")
-    with capture_stderr(args, out) as spill:
+    with capture_stderr(args, out) as captured:
         async with open_target(args, agents) as midrun:
             run = await find_run(midrun, args.run)
             if agents and not out.as_json:
                 await _warn_if_agent_missing(run, agents, args, out)
             return await show_run(
-                run, args, out, ShowOptions(driven_here=bool(agents), stderr_capture=spill)
+                run, args, out, ShowOptions(driven_here=bool(agents), stderr_capture=captured)
             )
 
 
@@ -289,15 +294,31 @@ async def _warn_of_waiting_runs(
         out.write_line([("bad", f"{wait} for {agent_names}, {has}")])
 
 
+PORT_MAX: Final = 65535
+
+
 def check_service(args: Namespace) -> None:
     """Check the settings of a server or a worker, without starting it.
 
     Raises:
         Misconfigured: they cannot work, alone or together.
     """
-    build_worker(args, ())
+    if args.store.partition(":")[0] not in SCHEMES:
+        raise make_url_error(args.store)
+    midrun = build_worker(args, ())
+    HashChain(args.keys["chain_key"])
+    _build_metrics(args, midrun, [each.name for each in _build_followers(args, midrun)])
+    if args.metrics:
+        from midrun.followers.prometheus import check_metrics  # noqa: PLC0415 - extra
+
+        check_metrics(args.metrics, args.metrics_token)
+    if not re.fullmatch(r".+:\d{1,5}", args.temporal_address):
+        problem = f"must be HOST:PORT, got {args.temporal_address!r}"
+        raise Misconfigured("--temporal-address", problem)
     if args.service != "serve":
         return
+    if not 0 <= args.port <= PORT_MAX:
+        raise Misconfigured("port", f"must be from 0 to {PORT_MAX}, got {args.port}")
     require_server()
     from midrun.server.request_checks import parse_address  # noqa: PLC0415 - needs the extra
     from midrun.server.serve import check_exposure  # noqa: PLC0415 - needs the extra
@@ -318,7 +339,6 @@ def build_limits(args: Namespace) -> "Limits":
         Misconfigured: a quota has another form than SCOPE.NAME=N.
     """
     from midrun.server import Limits  # noqa: PLC0415 - needs the extra `server`
-    from midrun.server.quotas import parse_quota_rules  # noqa: PLC0415 - as above
 
     rules = parse_quota_rules(args.quota or ())
     return Limits(

@@ -148,7 +148,7 @@ class SettingSources:
         has_all = self.service in SERVICES
         options = COMMANDS[self.service].arguments if has_all else TARGET_OPTIONS
         for option in filter(is_setting, options):
-            if hasattr(self._args, setting_name(option)):
+            if hasattr(self._args, get_setting_name(option)):
                 yield self.find(option)
         for name in SECRET_NAMES:
             if name != "token" or hasattr(self._args, "token_file"):
@@ -156,7 +156,7 @@ class SettingSources:
 
     def find(self, option: CommandArgument) -> ResolvedSetting:
         """Return a setting from the first source that has it, or its default."""
-        name = setting_name(option)
+        name = get_setting_name(option)
         typed = getattr(self._args, name, None)
         if typed is not None:
             return ResolvedSetting(name, typed, option.name, FLAG_RANK)
@@ -167,7 +167,7 @@ class SettingSources:
         if (found := self._file.find(name, self.service)) is not None:
             value = parse_value(found.source, option, found.value)
             return ResolvedSetting(name, value, found.source, FILE_RANK)
-        return ResolvedSetting(name, _default_value(option), "default", DEFAULT_RANK)
+        return ResolvedSetting(name, _get_default_value(option), "default", DEFAULT_RANK)
 
     def find_secret(self, name: str) -> ResolvedSetting:
         """Return a secret from its variable or from its file; "" if there is none.
@@ -215,9 +215,9 @@ class ConfigFile:
             _check_key(path, key, general)
             if key in SERVICES:
                 table = self._table(key, value)
-                names = set(map(setting_name, filter(is_setting, COMMANDS[key].arguments)))
+                names = set(map(get_setting_name, filter(is_setting, COMMANDS[key].arguments)))
                 for inner in table:
-                    _check_key(f"{path} [{key}]", inner, names | _secret_file_names())
+                    _check_key(f"{path} [{key}]", inner, names | _list_secret_file_names())
 
     def find(self, name: str, service: str) -> FileValue | None:
         """Return the value in the table of `service`, else the one above all tables."""
@@ -234,13 +234,19 @@ class ConfigFile:
         return value
 
 
+def _explain_failure(error: OSError | UnicodeDecodeError) -> str:
+    """Return the reason without the number and the path, which the caller names."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
 def _read_toml(path: str) -> Mapping[str, object]:
     import tomllib  # noqa: PLC0415 - only for commands with a configuration file
 
     try:
         return tomllib.loads(Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(f"--config {path}", f"Cannot read it: {error}") from error
+        problem = f"Cannot read it: {_explain_failure(error)}. Check the path"
+        raise Misconfigured(f"--config {path}", problem) from error
     except tomllib.TOMLDecodeError as error:
         raise Misconfigured(f"--config {path}", f"is not valid TOML: {error}") from error
 
@@ -278,7 +284,7 @@ def is_setting(option: CommandArgument) -> bool:
     return option.name.startswith("--") and option.name not in UNSET_OPTIONS
 
 
-def setting_name(option: CommandArgument) -> str:
+def get_setting_name(option: CommandArgument) -> str:
     """Return the name of an option in the file, and of its attribute."""
     return option.name.removeprefix("--").replace("-", "_")
 
@@ -289,14 +295,14 @@ def list_names() -> set[str]:
         *TARGET_OPTIONS,
         *(each for name in SERVICES for each in COMMANDS[name].arguments),
     ]
-    return set(map(setting_name, filter(is_setting, options))) | _secret_file_names()
+    return set(map(get_setting_name, filter(is_setting, options))) | _list_secret_file_names()
 
 
-def _secret_file_names() -> set[str]:
+def _list_secret_file_names() -> set[str]:
     return {f"{name}_file" for name in SECRET_NAMES}
 
 
-def _default_value(option: CommandArgument) -> object:
+def _get_default_value(option: CommandArgument) -> object:
     if option.name == "--store":
         return DEFAULT_STORE
     if option.kind == "flag":
@@ -361,7 +367,10 @@ def _read_secret(name: str, where: str, path: Path) -> str:
     try:
         secret = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise Misconfigured(where, f"Cannot read a {name}: {error}") from error
+        problem = (
+            f"Cannot read a {name}: {getattr(error, 'strerror', '') or error}. Check the path"
+        )
+        raise Misconfigured(where, problem) from error
     if not secret:
         problem = f"Cannot read a {name}: the file is empty. Write the {name} to it"
         raise Misconfigured(where, problem)

@@ -72,15 +72,15 @@ async def open_target(
     if getattr(args, "url", None):
         from midrun.client import connect  # noqa: PLC0415 - not needed for a store
 
-        async with connect(args.url, token=args.token or find_saved_token(args.url)) as far:
-            yield far
+        async with connect(args.url, token=args.token or find_saved_token(args.url)) as midrun:
+            yield midrun
         return
     from midrun.runs.midrun import Midrun  # noqa: PLC0415 - not needed for a server
 
     check_store_file(args.store, must_exist=not agents)
     engine: Literal["local"] | None = "local" if agents and drive else None
-    async with Midrun(args.store, agents=agents, engine=engine, **args.keys) as near:
-        yield near
+    async with Midrun(args.store, agents=agents, engine=engine, **args.keys) as opened:
+        yield opened
 
 
 def check_store_file(store: str, *, must_exist: bool) -> None:

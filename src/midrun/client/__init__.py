@@ -4,9 +4,9 @@
 Both send requests through one `HttpTransport` (`transport.py`). Every request that changes
 something carries an idempotency key, so the transport may repeat it after a timeout or a lost
 reply, and the server applies it once. Refusals come back as the exception that the server
-raised. `sse.py` follows the feed of a run and reconnects at the last entry received.
-`decode.py` converts JSON to the values of `midrun.runs.values`: on the wire times are RFC 3339,
-in Python they are microseconds.
+raised. `transport.follow_feed` follows the feed of a run and reconnects at the last entry
+received. `decode.py` converts JSON to the values of `midrun.runs.values`: on the wire times are
+RFC 3339, in Python they are microseconds.
 
 Invariants: a control is applied at most once per request id; a feed neither skips nor repeats
 an entry; the actor is the owner of the token. Start reading at `HttpTransport`.

@@ -2,9 +2,8 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, Unpack
 from urllib.parse import quote
 
 import httpx2
@@ -26,7 +25,13 @@ from midrun.ports.environment import Environment
 from midrun.ports.store import Page
 from midrun.runs import validation
 from midrun.runs.control_bodies import make_file_bodies
-from midrun.runs.validation import REASON_MAX_CHARS, ActorLike, TimeLike, parse_phase
+from midrun.runs.validation import (
+    REASON_MAX_CHARS,
+    ActorLike,
+    SelectionOptions,
+    TimeLike,
+    parse_phase,
+)
 from midrun.runs.values import DeletableRuns, OpenAsk, RunView, Verdict
 from midrun.runs.wire import (
     AskPage,
@@ -253,53 +258,25 @@ class RemoteMidrun:
 
     # ── deletion ──────────────────────────────────────────────────────────────────────────
 
-    async def count_deletable(
-        self,
-        *,
-        thread: str | None = None,
-        user: str | None = None,
-        agent: str | None = None,
-        label: str | None = None,
-        tenant: str | None = None,
-        older_than: timedelta | None = None,
-    ) -> DeletableRuns:
+    async def count_deletable(self, **selection: Unpack[SelectionOptions]) -> DeletableRuns:
         """Count the runs that `delete_runs` would delete, and those that have not ended."""
-        selection = validation.make_selection(
-            thread=thread,
-            user=user,
-            agent=agent,
-            label=label,
-            tenant=tenant,
-            older_than=older_than,
-        )
-        body = {"runs": msgspec.to_builtins(selection)}
+        selected = validation.make_selection(**selection)
+        body = {"runs": msgspec.to_builtins(selected)}
         reply = await self._transport.send_change("POST", "/v1/deletions/count", body)
         return decode_value(DeletableRuns, reply.json())
 
     async def delete_runs(
         self,
         *,
-        thread: str | None = None,
-        user: str | None = None,
-        agent: str | None = None,
-        label: str | None = None,
-        tenant: str | None = None,
-        older_than: timedelta | None = None,
         reason: str = "",
         actor: ActorLike = None,
+        **selection: Unpack[SelectionOptions],
     ) -> int:
         """Delete all runs that match and have ended; return their number. Needs an operator."""
         self._transport.check_actor(actor)
-        selection = validation.make_selection(
-            thread=thread,
-            user=user,
-            agent=agent,
-            label=label,
-            tenant=tenant,
-            older_than=older_than,
-        )
+        selected = validation.make_selection(**selection)
         reason = validation.check_name("reason", reason, REASON_MAX_CHARS)
-        body = {"runs": msgspec.to_builtins(selection), "reason": reason}
+        body = {"runs": msgspec.to_builtins(selected), "reason": reason}
         deleted = 0
         while True:
             # The server deletes some hundreds of runs for each request.

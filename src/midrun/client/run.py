@@ -292,6 +292,9 @@ class RemoteRun:
             RunOver: The run ended or failed, and that phase is not one of `phases`.
             Misconfigured: A phase has an unknown name, or no phase is given.
         """
+        # A long poll: the server answers when the run is in one of these phases, or when the
+        # time is up. A phase that has come between two polls and lasts is not missed; one that
+        # has passed again by then is.
         wanted = parse_awaited_phases(phases)
         params = {"until": ",".join(sorted(wanted | WAIT_ENDING_PHASES))}
         while True:

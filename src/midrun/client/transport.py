@@ -92,8 +92,9 @@ _RATE_LIMITED: Final = "too_many_requests"
 class HttpReply(msgspec.Struct, frozen=True, kw_only=True):
     """A successful response.
 
-    `replayed` says that the server had applied the same idempotency key before. `lost` says
-    that an earlier attempt failed after it was sent, so the server may have applied it.
+    `was_replayed` says that the server had applied the same idempotency key before.
+    `reply_was_lost` says that an earlier attempt failed after it was sent, so the server may
+    have applied it.
     """
 
     body: bytes

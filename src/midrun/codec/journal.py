@@ -173,9 +173,7 @@ _ENCODED_ENTRIES: Final[dict[int, tuple[Entry, bytes]]] = {}
 """`id()` of an entry → the entry, kept alive so that no other gets its id, and its text."""
 
 
-def prepare_entry(
-    entry: Entry, limits: JsonLimits = DEFAULT_LIMITS
-) -> Generator[None, None, Entry]:
+def prepare_entry(entry: Entry) -> Generator[None, None, Entry]:
     """Normalize the user data of a large entry in steps, and cache its JSON text.
 
     A store encodes an entry without interruption. For eight megabytes that would block the
@@ -190,14 +188,14 @@ def prepare_entry(
         held = getattr(entry, name)
         if not free or held is usual or held is None:
             continue
-        plain, text = yield from encode_in_steps(held, f"$.{name}", limits)
+        plain, text = yield from encode_in_steps(held, f"$.{name}")
         changes[name] = plain
         if len(text) > PREPARED_MIN_BYTES:
             _PREPARED_TEXTS[id(plain)] = plain, text
             while len(_PREPARED_TEXTS) > PREPARED_MAX_TEXTS:
                 del _PREPARED_TEXTS[next(iter(_PREPARED_TEXTS))]
     prepared = structs.replace(entry, **changes) if changes else entry
-    encode_entry(prepared, limits)  # raises for the other fields here, and not in the store
+    encode_entry(prepared)  # raises for the other fields here, and not in the store
     return prepared
 
 

@@ -164,7 +164,7 @@ def compile_pattern(pattern: str) -> "re.Pattern[str]":
 # ── a name before a secret, in a text ────────────────────────────────────────
 
 
-def _prefix_tree_pattern(words: Iterable[str]) -> str:
+def _build_prefix_tree_pattern(words: Iterable[str]) -> str:
     """Return a pattern of all `words` that tries each beginning once."""
     branches: dict[str, list[str]] = {}
     for word in words:
@@ -172,7 +172,7 @@ def _prefix_tree_pattern(words: Iterable[str]) -> str:
     parts: list[str] = []
     for first, rest in sorted(branches.items(), reverse=True):  # the empty one last
         letter = "[-_]?" if first == " " else f"[{first}{first.upper()}]" if first else ""
-        parts.append(letter + (_prefix_tree_pattern(rest) if any(rest) else ""))
+        parts.append(letter + (_build_prefix_tree_pattern(rest) if any(rest) else ""))
     return parts[0] if len(parts) == 1 else f"(?:{'|'.join(parts)})"
 
 
@@ -189,7 +189,7 @@ def _compile_name_pattern(mark: str) -> "re.Pattern[str]":
     """
     return re.compile(
         rf"""{mark}[\s\]"'\\]{{0,8}}+"""
-        rf"""({_prefix_tree_pattern(name[::-1] for name in _ALL_NAMES)}"""
+        rf"""({_build_prefix_tree_pattern(name[::-1] for name in _ALL_NAMES)}"""
         rf"""[\w-]{{0,{NAME_MAX_CHARS}}}+)"""
     )
 
@@ -291,7 +291,7 @@ def _has_digit(_: str, match: "re.Match[str]") -> bool:
     return any(map(str.isdigit, match[1]))
 
 
-def _looks_random(text: str, match: "re.Match[str]") -> bool:
+def _is_random_text(text: str, match: "re.Match[str]") -> bool:
     """Tell whether a match is a credential and not a word, as in "Basic understanding"."""
     inner = match[1][1:]
     return _has_digit(text, match) or (not inner.islower() and not inner.isupper())
@@ -340,7 +340,7 @@ SHAPE_RULES: Final = (
         (b"earer", b"asic"),
         r"[bB](?<![A-Za-z].)(?:earer|asic)\s{1,3}+(?=[\w.~+/=-]{8})",
         rf"[bB](?:earer|asic)\s{{1,3}}+([\w.~+/=-]{{8,{SECRET_MAX_CHARS}}}+)",
-        _looks_random,
+        _is_random_text,
     ),
     ShapeRule((b"-u",), _CURL_USER, _CURL_USER, _is_after_curl),
 )

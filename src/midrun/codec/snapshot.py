@@ -29,7 +29,7 @@ from midrun.core.values import Message
 from midrun.core.vector import Vector
 
 STATE_MEANING_VERSION: Final = 4
-STATE_LAYOUT: Final = "31e26f0068b8e5ca"
+STATE_LAYOUT: Final = "92fd950eb8faa701"
 DIGEST_BYTES: Final = 32
 COMPRESSION_LEVEL: Final = 1
 """The fastest level of compression: states are repetitive, a higher level gains little."""
@@ -55,7 +55,7 @@ class StoredState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=1)
-def _decoder() -> msgspec.json.Decoder[StoredState]:
+def _get_decoder() -> msgspec.json.Decoder[StoredState]:
     return msgspec.json.Decoder(StoredState, dec_hook=lambda _, raw: Vector(raw))
 
 
@@ -109,7 +109,7 @@ def decode_snapshot(frozen: bytes) -> State | None:
     if sha256(body).digest() != frozen[:DIGEST_BYTES]:
         return None
     try:
-        stored = _decoder().decode(zlib.decompress(body))
+        stored = _get_decoder().decode(zlib.decompress(body))
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     if stored.layout != STATE_LAYOUT:

@@ -12,8 +12,9 @@ which entries are delivered. `FollowerWorker` in `worker` finds runs that have g
 cursor, calls `Follower.deliver`, and moves the cursor after each delivery. So delivery is at
 least once, in order within a run, and survives restarts. One process at a time leads for a
 follower; the leadership is a lease in the store. Failed deliveries are retried with growing
-delays, in a queue of their own, so that they do not block new ones. `cloudevents` and
-`span_builder` are pure: they turn entries into payloads and spans. Start with `worker`.
+delays, in a queue of their own, so that they do not block new ones. `span_builder` is pure: it
+turns entries into spans. `metrics` is a follower, too, and counts what it is given:
+`prometheus` and `otel_metrics` show the numbers. Start with `worker`.
 """
 
 from midrun.followers.worker import Follower, PendingRun, RetryLater, following

@@ -59,11 +59,13 @@ def _count(name: str, help_text: str, *labels: str, unit: str = "") -> Metric:
     return Metric(name=name, kind="counter", help=help_text, labels=labels, unit=unit)
 
 
-def _gauge(name: str, help_text: str, *labels: str, unit: str = "") -> Metric:
+def _define_gauge(name: str, help_text: str, *labels: str, unit: str = "") -> Metric:
     return Metric(name=name, kind="gauge", help=help_text, labels=labels, unit=unit)
 
 
-def _histogram(name: str, help_text: str, *labels: str, buckets: tuple[float, ...]) -> Metric:
+def _define_histogram(
+    name: str, help_text: str, *labels: str, buckets: tuple[float, ...]
+) -> Metric:
     """Define a histogram of durations."""
     return Metric(
         name=name, kind="histogram", help=help_text, labels=labels, unit="s", buckets=buckets
@@ -83,7 +85,7 @@ TURNS: Final = _count("midrun.turns", "Turns: replies of a model to the conversa
 MODEL_CALLS: Final = _count(
     "midrun.model_calls", "Ended attempts of model calls.", "agent", "model", "outcome"
 )
-MODEL_CALL_DURATION: Final = _histogram(
+MODEL_CALL_DURATION: Final = _define_histogram(
     "midrun.model_call_duration",
     "Duration of an attempt of a model call.",
     "agent",
@@ -111,7 +113,7 @@ TOOL_CALLS: Final = _count(
     "tool",
     "outcome",
 )
-TOOL_CALL_DURATION: Final = _histogram(
+TOOL_CALL_DURATION: Final = _define_histogram(
     "midrun.tool_call_duration",
     "Duration of an attempt of a tool call.",
     "tool",
@@ -123,14 +125,14 @@ ASKS_OPENED: Final = _count(
     "agent",
     "kind",
 )
-ASK_WAIT: Final = _histogram(
+ASK_WAIT: Final = _define_histogram(
     "midrun.ask_wait",
     "Time from the opening of an ask to its decision by a person.",
     "kind",
     buckets=_PERSON_BUCKETS,
 )
 CONTROLS: Final = _count("midrun.controls", "Controls that runs accepted.", "control")
-CONTROL_LATENCY: Final = _histogram(
+CONTROL_LATENCY: Final = _define_histogram(
     "midrun.control_latency",
     "Time from the request of a control to its effect, such as pausing to paused.",
     "control",
@@ -172,29 +174,31 @@ TENANT_MODEL_COST: Final = _count(
 
 # ── read from the store ──────────────────────────────────────────────────────────────────────
 
-RUNS: Final = _gauge("midrun.runs", "Runs that have not ended, by phase.", "agent", "phase")
-QUEUE_AGE: Final = _gauge(
+RUNS: Final = _define_gauge(
+    "midrun.runs", "Runs that have not ended, by phase.", "agent", "phase"
+)
+QUEUE_AGE: Final = _define_gauge(
     "midrun.queue_age", "Time that the longest waiting run has been queued.", "agent", unit="s"
 )
-RUNS_WITHOUT_WORKER: Final = _gauge(
+RUNS_WITHOUT_WORKER: Final = _define_gauge(
     "midrun.runs_without_worker",
     "Runs that need a worker and have no live one; counted up to 1000.",
 )
-ASKS_OPEN: Final = _gauge("midrun.asks_open", "Asks that wait for a person.", "agent")
-ASK_AGE: Final = _gauge(
+ASKS_OPEN: Final = _define_gauge("midrun.asks_open", "Asks that wait for a person.", "agent")
+ASK_AGE: Final = _define_gauge(
     "midrun.ask_age",
     "Time since the last entry of the run that has waited longest with an open ask.",
     "agent",
     unit="s",
 )
-HALTS: Final = _gauge("midrun.halts", "Halts in force.")
-WORKERS: Final = _gauge("midrun.workers", "Live workers that hold at least one lease.")
-WORKER_LAG: Final = _gauge(
+HALTS: Final = _define_gauge("midrun.halts", "Halts in force.")
+WORKERS: Final = _define_gauge("midrun.workers", "Live workers that hold at least one lease.")
+WORKER_LAG: Final = _define_gauge(
     "midrun.worker_lag",
     "Delay of the event loop of the slowest worker, from its heartbeats.",
     unit="s",
 )
-FOLLOWER_LAG: Final = _gauge(
+FOLLOWER_LAG: Final = _define_gauge(
     "midrun.follower_lag",
     "Age of the oldest change of a resting run that a follower, such as a "
     "webhook, has not delivered.",
@@ -204,21 +208,21 @@ FOLLOWER_LAG: Final = _gauge(
 
 # ── measured in this process ─────────────────────────────────────────────────────────────────
 
-STORE_UP: Final = _gauge(
+STORE_UP: Final = _define_gauge(
     "midrun.store_up", "1 if the last query of this process to the store succeeded, else 0."
 )
-APPEND_DURATION: Final = _histogram(
+APPEND_DURATION: Final = _define_histogram(
     "midrun.append_duration",
     "Duration of an append to a journal, as its writer sees it.",
     buckets=_WRITE_BUCKETS,
 )
-EVENT_LOOP_LAG: Final = _gauge(
+EVENT_LOOP_LAG: Final = _define_gauge(
     "midrun.event_loop_lag",
     "Longest delay of the event loop of this process since the previous reading.",
     unit="s",
 )
-FEED_WATCHERS: Final = _gauge("midrun.feed_watchers", "Open streams of this server.")
-QUOTA_REFUSALS: Final = _gauge(
+FEED_WATCHERS: Final = _define_gauge("midrun.feed_watchers", "Open streams of this server.")
+QUOTA_REFUSALS: Final = _define_gauge(
     "midrun.quota_refusals",
     "Requests that this server has refused because of a quota, since its start.",
 )

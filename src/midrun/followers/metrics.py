@@ -259,7 +259,7 @@ class Metrics:
             row = await store.get_row(behind[0].run) if behind else None
         except RunNotFound:  # deleted in between
             row = None
-        return 0.0 if row is None else _age_s(row.changed_at, self._midrun.now())
+        return 0.0 if row is None else _compute_age_s(row.changed_at, self._midrun.now())
 
 
 def _measure_groups(groups: Sequence[RunGroup], now: int) -> list[m.Measurement]:
@@ -271,17 +271,18 @@ def _measure_groups(groups: Sequence[RunGroup], now: int) -> list[m.Measurement]
         agent = group.agent
         readings.append(m.Measurement(m.RUNS, (agent, group.phase), group.runs))
         if group.phase is Phase.QUEUED:
-            age = _age_s(group.oldest_change, now)
+            age = _compute_age_s(group.oldest_change, now)
             readings.append(m.Measurement(m.QUEUE_AGE, (agent,), age))
         asks[agent] += group.asks
         if group.oldest_asking is not None:
             oldest_ask[agent] = min(oldest_ask.get(agent, now), group.oldest_asking)
     readings += [m.Measurement(m.ASKS_OPEN, (agent,), count) for agent, count in asks.items()]
     readings += [
-        m.Measurement(m.ASK_AGE, (agent,), _age_s(at, now)) for agent, at in oldest_ask.items()
+        m.Measurement(m.ASK_AGE, (agent,), _compute_age_s(at, now))
+        for agent, at in oldest_ask.items()
     ]
     return readings
 
 
-def _age_s(at: int, now: int) -> float:
+def _compute_age_s(at: int, now: int) -> float:
     return max(0.0, (now - at) / MICROS_PER_SECOND)

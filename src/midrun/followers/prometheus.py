@@ -178,10 +178,7 @@ def serve_metrics(address: str, render: Render, *, token: str = "") -> Iterator[
         Misconfigured: the address is invalid or in use, or other machines can reach it and
             there is no token.
     """
-    host, port = parse_address(address)
-    if not token and not ip_address(host).is_loopback:
-        problem = "other machines can reach it; set MIDRUN_METRICS_TOKEN, or use 127.0.0.1"
-        raise Misconfigured(f"--metrics {address}", problem)
+    host, port = check_metrics(address, token)
     try:
         server = ScrapeServer(host, port, ScrapeApp(render, token))
     except (OSError, OverflowError) as error:
@@ -194,6 +191,19 @@ def serve_metrics(address: str, render: Render, *, token: str = "") -> Iterator[
     finally:
         server.shutdown()
         server.server_close()
+
+
+def check_metrics(address: str, token: str) -> tuple[str, int]:
+    """Return the host and the port of `address`; without a token it must be of loopback.
+
+    Raises:
+        Misconfigured: the address is invalid, or other machines can reach it.
+    """
+    host, port = parse_address(address)
+    if not token and not ip_address(host).is_loopback:
+        problem = "other machines can reach it; set MIDRUN_METRICS_TOKEN, or use 127.0.0.1"
+        raise Misconfigured(f"--metrics {address}", problem)
+    return host, port
 
 
 def parse_address(address: str) -> tuple[str, int]:

@@ -129,7 +129,7 @@ class _SegmentBuilder:
                 "gen_ai.operation.name": "invoke_agent",
                 "gen_ai.agent.name": spec.agent,
                 "gen_ai.conversation.id": spec.thread or run,
-                **self._model_attributes(),
+                **self._make_model_attributes(),
                 "midrun.run.id": run,
                 "midrun.segment": len(self.finished) + 1,
                 "midrun.epoch": entry.epoch,
@@ -180,7 +180,7 @@ class _SegmentBuilder:
         """The name of the model of the agent that speaks."""
         return self._models.get(self._state.speaker_name, "")
 
-    def _model_attributes(self) -> dict[str, AttributeValue]:
+    def _make_model_attributes(self) -> dict[str, AttributeValue]:
         provider, _, _ = self._model.rpartition(":")
         named: dict[str, AttributeValue] = (
             {"gen_ai.request.model": self._model} if self._model else {}
@@ -193,11 +193,15 @@ class _SegmentBuilder:
         """Begin or end the span of a call, an undo or a release."""
         match record.entry:
             case e.CallStarted(call=call, call_kind="model"):
-                self._start_span(record, (call, "call"), self._chat_attributes(record.entry))
+                self._start_span(
+                    record, (call, "call"), self._make_chat_attributes(record.entry)
+                )
             case e.CallStarted(call=call, attempt=attempt):
-                self._start_span(record, (call, "call"), self._tool_attributes(call, attempt))
+                self._start_span(
+                    record, (call, "call"), self._make_tool_attributes(call, attempt)
+                )
             case e.UndoStarted(call=call, action=action, attempt=attempt):
-                attributes = self._tool_attributes(call, attempt)
+                attributes = self._make_tool_attributes(call, attempt)
                 attributes["midrun.action"] = action
                 self._start_span(record, (call, action), attributes)
             case e.CallDone(call=call):
@@ -219,19 +223,19 @@ class _SegmentBuilder:
             case _:
                 return
 
-    def _chat_attributes(self, started: e.CallStarted) -> dict[str, AttributeValue]:
+    def _make_chat_attributes(self, started: e.CallStarted) -> dict[str, AttributeValue]:
         return {
             "gen_ai.operation.name": "chat",
-            **({} if self._state.speaker is None else self._speaker_attributes()),
-            **self._model_attributes(),
+            **({} if self._state.speaker is None else self._make_speaker_attributes()),
+            **self._make_model_attributes(),
             "midrun.attempt": started.attempt,
             "midrun.purpose": started.purpose,
         }
 
-    def _speaker_attributes(self) -> dict[str, AttributeValue]:
+    def _make_speaker_attributes(self) -> dict[str, AttributeValue]:
         return {"gen_ai.agent.name": self._state.speaker_name}
 
-    def _tool_attributes(self, call: CallId, attempt: int) -> dict[str, AttributeValue]:
+    def _make_tool_attributes(self, call: CallId, attempt: int) -> dict[str, AttributeValue]:
         tool_call = self._state.find_call(call)
         return {
             "gen_ai.operation.name": "execute_tool",
@@ -262,13 +266,13 @@ class _SegmentBuilder:
         span.end = record.at
         span.attributes["midrun.outcome"] = outcome
         if isinstance(record.entry, e.CallDone):
-            span.attributes |= _usage_attributes(record.entry)
+            span.attributes |= _make_usage_attributes(record.entry)
         if outcome == "failed":
             span.error = error or "failed"
             span.attributes["error.type"] = code or error.partition(":")[0] or "failed"
 
 
-def _usage_attributes(done: e.CallDone) -> dict[str, AttributeValue]:
+def _make_usage_attributes(done: e.CallDone) -> dict[str, AttributeValue]:
     """Return the usage attributes of a model call; none that the provider did not report."""
     spent, reply = done.spent, done.reply
     if spent is None or reply is None:

@@ -205,7 +205,7 @@ class FollowerWorker:
                 task_status.started()
                 while True:
                     await self._fill_queues(tasks)
-                    await self._wakeup.wait(self._seconds_until_due())
+                    await self._wakeup.wait(self._compute_wait_s())
                     # Collect further changes into the same pass.
                     await anyio.sleep(PASS_MIN_INTERVAL_S)
         finally:
@@ -301,7 +301,7 @@ class FollowerWorker:
             self._next_scan_at = 0.0  # there may be more: scan again in the next pass
         return {cursor.run for cursor in behind}
 
-    def _seconds_until_due(self) -> float:
+    def _compute_wait_s(self) -> float:
         """Return the seconds until the next scan or retry is due."""
         if not self._is_leader:
             return max(0.0, self._next_scan_at - anyio.current_time())

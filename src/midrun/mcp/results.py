@@ -198,9 +198,9 @@ def convert_prompt(name: str, result: GetPromptResult) -> PromptText:
 # state.
 #
 # So an answer may take days, and no process has to survive until it comes: the requests and the
-# state are stored in the journal as the continuation of an ask (`agents.human.PauseHere`). A
-# result with several requests becomes several asks, one after the other. The server is called
-# again when all of them are answered.
+# state are stored in the journal as the continuation of an ask
+# (`agents.builtin_tools.PauseHere`). A result with several requests becomes several asks, one
+# after the other. The server is called again when all of them are answered.
 
 YES_WORDS: Final = frozenset({"yes", "true"})
 NO_WORDS: Final = frozenset({"no", "false"})

@@ -25,9 +25,6 @@ from midrun.errors import Misconfigured
 from midrun.mcp.connection import McpConnection
 from midrun.mcp.results import PromptText, convert_prompt
 
-"""Characters that MCP allows in the name of a tool and models do not, as in `files.read`."""
-
-
 LIST_RESOURCES: Final = "list_resources"
 READ_RESOURCE: Final = "read_resource"
 

@@ -148,7 +148,7 @@ CallFunction: TypeAlias = Callable[[RunAccess, ToolArguments], Awaitable[dict[st
 
 
 class RunTool(Struct, frozen=True, kw_only=True):
-    """One tool. `call` is None for a tool that may wait; see `waiting.py`."""
+    """One tool. `call` is None for a tool that may wait; see `run_waits.py`."""
 
     name: str
     description: str

@@ -32,8 +32,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from midrun.core.values import RESTING_PHASES, Json, Phase
-from midrun.errors import ControlRefused
-from midrun.events import ArgumentsDelta, AskFinished, EntryEvent, TextDelta, ThinkingDelta
+from midrun.events import ArgumentsDelta, EntryEvent, TextDelta, ThinkingDelta
 from midrun.mcp_server.ask_forms import find_decidable_asks, make_form, send_response
 from midrun.mcp_server.run_tools import (
     WAIT_TOOL,
@@ -105,29 +104,16 @@ async def apply_responses(
     Raises:
         ControlRefused: A decision was refused; or the ask is closed, and `must_be_open`.
     """
-    view = await run.view()
-    asks = {str(ask.id): ask for ask in view.asks}
+    asks = {str(ask.id): ask for ask in (await run.view()).asks}
     for ask_id, response in responses.items():
         if not isinstance(response, ElicitResult):
             continue
         if ask_id in asks:
             await send_response(access, run, asks[ask_id], response)
         elif must_be_open and response.action != "cancel":
-            raise await _make_refusal(run, view, ask_id)
-
-
-async def _make_refusal(run: AnyRun, view: RunView, ask_id: str) -> ControlRefused:
-    """Return the refusal for a closed ask, with the name of the person who decided it."""
-    async with aclosing(run.events()) as events:
-        async for event in events:
-            if isinstance(event, AskFinished) and event.ask == ask_id:
-                reason = "already_answered" if event.choice else "ask_closed"
-                return ControlRefused(
-                    run.id, "answer", reason, view.phase, view.allowed, event.by, event.seq
-                )
-            if event.seq >= view.seq:
-                break
-    return ControlRefused(run.id, "answer", "no_such_ask", view.phase, view.allowed)
+            # The ask is closed, so the core refuses any decision, with the name of the person
+            # who was first.
+            await run.answer(None, ask=ask_id, actor=access.actor)
 
 
 async def wait_for_run(
@@ -143,6 +129,8 @@ async def wait_for_run(
         wait_s = WAIT_DEFAULT_S if isinstance(given, WaitArguments) else 0.0
     if _has_dismissed_all(params):
         return make_result(describe_run(await run.view()))  # not asked again at once
+    # A form may be answered, and the run may wait for the next decision a moment later. In the
+    # older protocols both happen within one call, hence the loop.
     while True:
         view = await _wait_until_rest(context, run, wait_s)
         if not wait_s or view.phase is not Phase.WAITING:

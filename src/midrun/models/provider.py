@@ -65,7 +65,7 @@ UNSENDABLE_ERRORS: Final = (NotImplementedError, RuntimeError, ValueError, TypeE
 
 
 class Prices:
-    """The prices of one model. `known` is False if the list does not have it."""
+    """The prices of one model. `are_known` is False if the list does not have it."""
 
     def __init__(self, model: PydanticModel) -> None:
         self._name = model.model_name

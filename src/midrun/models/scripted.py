@@ -18,8 +18,7 @@ from anyio.lowlevel import checkpoint
 
 from midrun.codec.strict_json import normalize_json
 from midrun.core.transcript import Transcript
-from midrun.core.values import Json, Reply, Spend
-from midrun.core.values import RequestedCall as Wanted
+from midrun.core.values import Json, Reply, RequestedCall, Spend
 from midrun.errors import Misconfigured, ModelFailed, NotJson, TooLarge
 from midrun.ports.model import Finished, Piece, Prompt, Unpriced
 
@@ -171,7 +170,7 @@ def _call_cue(cue: Cue, messages: Transcript, number: int) -> _PlayedTurn:
 def _make_turn(line: Line) -> _PlayedTurn:
     """Split a line into pieces, followed by the complete reply."""
     pieces: list[Piece] = []
-    uses: list[Wanted] = []
+    uses: list[RequestedCall] = []
     texts: list[str] = []
     thoughts: list[str] = []
     if not isinstance(line, str | Use | list | tuple):
@@ -190,7 +189,7 @@ def _make_turn(line: Line) -> _PlayedTurn:
                 plain = normalize_json(args)
                 text = msgspec.json.encode(plain).decode()
                 pieces.append(Piece(kind="args", text=text, tool=tool, call=len(uses)))
-                uses.append(Wanted(tool=tool, args=plain))
+                uses.append(RequestedCall(tool=tool, args=plain))
             case other:
                 raise TypeError(f"a turn is made of text and Use(...), not {other!r}")
     reply = Reply(text="".join(texts), thinking="".join(thoughts), uses=tuple(uses))

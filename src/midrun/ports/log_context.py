@@ -1,6 +1,6 @@
 """The log context: the run, the call and the actor for which the current task works.
 
-The driver sets it where the drive of a run or a call begins, the server where the caller of a
+The driver sets it where a run loop or a call begins, the server where the caller of a
 request is known. It is a context variable, so tasks that are started there have it, too: a log
 record of a tool, or of a library that the tool uses, can be traced to its run. Nothing reads it
 except the formatter of logs (`midrun.logs`).

@@ -22,7 +22,8 @@ Litestar. `serve(mid)` runs it with uvicorn, on loopback by default. Theory of o
 - **Sessions and roles.** A bearer token, a one-time code or a signed cookie with its proof
   gives an `Actor` with the role viewer, user or operator (`auth.py`). A user sees only
   their own runs. Nothing else in a request can claim a name or a role.
-- **Other protocols.** `agui/` and `a2a/` translate their requests to the same controls.
+- **Other protocols.** `agui/`, `a2a/`, `openai/` and `ai_sdk.py` translate their requests to
+  the same controls; `mcp_routes.py` serves `midrun.mcp_server`.
 
 Invariants: the server stores nothing of its own and decides nothing about a run; every answer
 follows from the journal, the store's rows and the clock. Start with `App._respond`, then
@@ -33,10 +34,10 @@ try:
     from midrun.server.app import App, app
     from midrun.server.auth import Auth, FirstOf, Tokens, token_in
     from midrun.server.limits import Limits
-    from midrun.server.quotas import Quota
     from midrun.server.request_context import Bridges
     from midrun.server.serve import Network, serve
     from midrun.server.users_file import UsersFile
+    from midrun.workers.quotas import Quota
 except ModuleNotFoundError as error:
     text = (
         f"Cannot import midrun.server: {error}. "

@@ -29,7 +29,6 @@ from midrun.runs.wire import (
 from midrun.server.audit_log import AuditRecord
 from midrun.server.auth import SESSION_LIFETIME_S, find_browser_sign_in, find_name_problem
 from midrun.server.problem_details import HttpProblem
-from midrun.server.quotas import UsedQuota
 from midrun.server.request_checks import mount_path, path_below_mount, split_host
 from midrun.server.request_context import (
     RequestContext,
@@ -38,6 +37,7 @@ from midrun.server.request_context import (
     json_response,
 )
 from midrun.server.schemas import DeletionBody, EndSessionsBody, HaltBody, LiftBody, encode_wire
+from midrun.workers.quotas import UsedQuota
 
 DELETE_MAX_RUNS: Final = 200
 """About the most runs that one request deletes, so that it is answered in time."""
@@ -81,7 +81,7 @@ async def set_halt(context: RequestContext) -> Response:
     await context.server.mid.halt(
         body.reason, scope=body.scope, tenant=body.tenant, actor=context.actor
     )
-    return json_response(await _visible_halts(context), 202)
+    return json_response(await _list_visible_halts(context), 202)
 
 
 async def lift_halt(context: RequestContext) -> Response:
@@ -96,10 +96,10 @@ async def lift_halt(context: RequestContext) -> Response:
 
 async def list_halts(context: RequestContext) -> Response:
     """List the halts in force that concern the caller."""
-    return json_response(await _visible_halts(context))
+    return json_response(await _list_visible_halts(context))
 
 
-async def _visible_halts(context: RequestContext) -> Halts:
+async def _list_visible_halts(context: RequestContext) -> Halts:
     found = [
         halt
         for halt in await context.server.store.list_halts(context.visibility.tenant)
@@ -139,8 +139,8 @@ async def list_audit(context: RequestContext) -> Response:
 
     `since` and `until` are microseconds since 1970.
     """
-    since = context.query_number("since", 0, minimum=0, maximum=2**53 - 1)
-    until = context.query_number("until", 2**53 - 1, minimum=0, maximum=2**53 - 1)
+    since = context.read_number("since", 0, minimum=0, maximum=2**53 - 1)
+    until = context.read_number("until", 2**53 - 1, minimum=0, maximum=2**53 - 1)
     cursor = context.request.query_params.get("cursor", "")
     context.audit.is_due = not cursor  # one record for an export, not one for each page
     page = await read_audit_page(
@@ -230,7 +230,7 @@ async def sign_in(context: RequestContext) -> Response:
             proof=sessions.make_proof(secret),
         )
     )
-    name, path, is_https = cookie_attributes(context.request.scope)
+    name, path, is_https = get_cookie_attributes(context.request.scope)
     reply.set_cookie(
         name,
         secret,
@@ -261,7 +261,7 @@ async def answer_browser_sign_in(
     path, way = path_below_mount(request.scope), find_browser_sign_in(server.auth)
     if way is None or request.method != "GET" or path not in {SIGN_IN_PATH, CALLBACK_PATH}:
         return None
-    name, cookie_path, is_https = cookie_attributes(request.scope)
+    name, cookie_path, is_https = get_cookie_attributes(request.scope)
     name = f"{name}_sign_in"
     root = f"{request.scope['scheme']}://{request.headers['host']}{mount_path(request.scope)}"
     if path == SIGN_IN_PATH:
@@ -302,7 +302,7 @@ async def sign_out(context: RequestContext) -> Response:
         raise HttpProblem("no_session", 404, problem)
     context.server.sessions.end(context.caller.secret)
     reply = Response(status_code=204)
-    name, path, is_https = cookie_attributes(context.request.scope)
+    name, path, is_https = get_cookie_attributes(context.request.scope)
     reply.delete_cookie(name, path=path, httponly=True, samesite="strict", secure=is_https)
     return reply
 
@@ -350,7 +350,7 @@ async def end_sessions(context: RequestContext) -> Response:
     return json_response(EndedSessions(ended=names.count(body.actor)))
 
 
-def cookie_attributes(scope: Scope) -> tuple[str, str, bool]:
+def get_cookie_attributes(scope: Scope) -> tuple[str, str, bool]:
     """Return the name and the path of the session cookie, and whether it is `Secure`.
 
     Browsers share cookies over all ports of a host, so the name contains the port. Over https
@@ -375,7 +375,7 @@ def read_session_cookie(request: Request) -> str:
     Raises:
         HttpProblem: 400, the request has several cookies of that name.
     """
-    name, *_ = cookie_attributes(request.scope)
+    name, *_ = get_cookie_attributes(request.scope)
     # Counted in the raw header: the parsed cookies are a dict, which keeps one of each name.
     cookies = ";".join(request.headers.getlist("cookie")).split(";")
     names = [each.partition("=")[0].strip() for each in cookies]
@@ -388,12 +388,12 @@ def read_session_cookie(request: Request) -> str:
     return request.cookies.get(name, "")
 
 
-def liveness_response() -> Response:
+def make_liveness_response() -> Response:
     """Return 204: the process answers. It needs no credential and holds no data."""
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
-async def readiness_response(server: ServerState, scope: Scope) -> Response:
+async def make_readiness_response(server: ServerState, scope: Scope) -> Response:
     """Return 204 if the store answers and the server is not about to stop, else 503."""
     try:
         await server.store.list_halts()

@@ -27,9 +27,9 @@ from midrun import events as ev
 from midrun.agents.file import File
 from midrun.agents.outcome import make_ask_views
 from midrun.core.ids import CallId, RunId, Seq
-from midrun.core.state import State
+from midrun.core.state import Ask, State
 from midrun.core.transcript import CallResult, Transcript, Turn
-from midrun.core.values import DRIVABLE_PHASES, TERMINAL_PHASES, Actor, FileRef, Json, Phase
+from midrun.core.values import DRIVABLE_PHASES, Actor, FileRef, Json, Phase
 from midrun.runs.control_bodies import ID_MAX_CHARS
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
@@ -42,12 +42,13 @@ from midrun.server.chat_threads import (
     ReplyEvents,
     decide_approval,
     find_ask,
+    find_earlier_request,
     find_newest_run,
     find_unsent_part,
     read_file_part,
     send_message,
-    send_text,
-    stop_quietly,
+    send_to_run,
+    stop_thread,
 )
 from midrun.server.feed_routes import SseWriter
 from midrun.server.overlays import build_permitted_buttons
@@ -130,7 +131,10 @@ async def send_chat(context: RequestContext) -> Response:
         state = await context.server.views.read_state(run.id)
         if message.role == "assistant":
             return await _continue_message(context, run, state, message)
-        if body.trigger == "regenerate-message" or not text:
+        # A message that was refused is not in the run: to repeat its reply is to send it.
+        earlier = find_earlier_request(state, sent.request_id)
+        was_refused = earlier is not None and earlier.refused
+        if not text or (body.trigger == "regenerate-message" and not was_refused):
             return await _repeat_reply(context, run, state)
     reply = await send_message(context, row, sent)
     return MessageStream(context, reply.run, begins_at=reply.begins_at)
@@ -138,12 +142,15 @@ async def send_chat(context: RequestContext) -> Response:
 
 async def _repeat_reply(context: RequestContext, run: Run, state: State) -> Response:
     """Resume a failed or paused run, whose last message was sent before."""
-    if state.phase in TERMINAL_PHASES:
+    nothing = ChatMessage(
+        agent=state.run_started.agent,
+        thread=state.run_started.thread,
+        text="",
+        request_id=context.make_request_id(f"ai-repeat:{run.id}:{state.seq}"),
+    )
+    if await send_to_run(context, run, nothing, must_send=False) is None:
         problem = f"Cannot repeat a reply: run {run.id} has ended. Send a new message."
         raise HttpProblem("wrong_phase", 409, problem)
-    request_id = context.make_request_id(f"ai-repeat:{run.id}:{state.seq}")
-    asking = ControlOptions(actor=context.actor, request_id=request_id)
-    await send_text(context, run, state, "", asking)
     return MessageStream(context, run, begins_at=_find_begin(context, state))
 
 
@@ -151,9 +158,6 @@ async def _continue_message(
     context: RequestContext, run: Run, state: State, message: UiMessage
 ) -> Response:
     """Send the decisions in an assistant message, and stream its further parts."""
-    if state.phase in TERMINAL_PHASES:
-        problem = f"Cannot decide: run {run.id} is {state.phase}. Send a new message."
-        raise HttpProblem("wrong_phase", 409, problem)
     await _send_decisions(context, run, state, message)
     begins_at = _find_begin(context, state)
     seen = SeenParts.read(message, begins_at, state)
@@ -167,19 +171,12 @@ async def resume_stream(context: RequestContext) -> Response:
         return Response(status_code=204)
     run = await context.server.mid.get(row.run)
     state = await context.server.views.read_state(run.id)
-    stream = MessageStream(context, run, begins_at=_find_begin(context, state))
-    # A caller who may not control the run must not stop it by leaving.
-    stream.is_finished = context.actor.role == "viewer"
-    return stream
+    return MessageStream(context, run, begins_at=_find_begin(context, state))
 
 
 async def stop_chat(context: RequestContext) -> Response:
     """Pause or cancel the thread's run, as `Bridges.stop` sets."""
-    row = await find_newest_run(context, context.path["agent"], context.path["chat"])
-    stopped = row is not None and row.head.phase in DRIVABLE_PHASES
-    if row is not None and stopped:
-        run = await context.server.mid.get(row.run)
-        await stop_quietly(run, context, context.server.bridges.stop, "stopped by the user")
+    stopped = await stop_thread(context, context.path["agent"], context.path["chat"])
     return json_response({"stopped": stopped})
 
 
@@ -219,25 +216,32 @@ def _find_begin(context: RequestContext, state: State) -> Seq:
 async def _send_decisions(
     context: RequestContext, run: Run, state: State, message: UiMessage
 ) -> None:
-    """Send the decisions about asks that are still open.
+    """Send the decisions that are new.
 
     The body has the whole message, and so decisions that were sent before.
 
     Raises:
         HttpProblem: 404, the run has no such ask.
-        ControlRefused: another client decided meanwhile.
+        ControlRefused: another client decided before, and nothing else is left to decide.
     """
-    for approval_id, approved, details in message.list_decisions():
-        ask = find_ask(run, state, approval_id)
-        # An earlier request has decided it, or another person has. The first is no error:
-        # `useChat` sends the whole message with each decision. The second is seen in the
-        # stream.
-        if ask.close_reason:
-            continue
+    decisions = [
+        (find_ask(run, state, approval_id), approved, details)
+        for approval_id, approved, details in message.list_decisions()
+    ]
+    new = [each for each in decisions if not each[0].close_reason]
+    if not new:
+        # Either this client repeats its decisions, or it was too late with the newest. The core
+        # refuses a late one, with the name of the person who decided.
+        new = [each for each in decisions if not _is_decided_so(each[0], approved=each[1])][-1:]
+    for ask, approved, details in new:
         # Not the prefix of a message: a decision continues the reply.
-        request_id = context.make_request_id(f"ai-decision:{run.id}:{ask.id}")
-        asking = ControlOptions(actor=context.actor, request_id=request_id)
-        await decide_approval(run, ask, asking, approved=approved, details=details)
+        name = f"ai-decision:{run.id}:{ask.id}:{'approve' if approved else 'decline'}"
+        options = ControlOptions(actor=context.actor, request_id=context.make_request_id(name))
+        await decide_approval(run, ask, options, approved=approved, details=details)
+
+
+def _is_decided_so(ask: Ask, *, approved: bool) -> bool:
+    return ask.decision is not None and (ask.decision.choice == "approve") is approved
 
 
 # ── the stream ────────────────────────────────────────────────────────────────────────────

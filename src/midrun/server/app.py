@@ -27,7 +27,7 @@ from midrun.runs.midrun import Midrun
 from midrun.runs.validation import check_text, parse_actor
 from midrun.server import admin, pages
 from midrun.server.a2a.routes import find_card
-from midrun.server.audit_log import AuditRecord, client_address, escape_loggers, log_access
+from midrun.server.audit_log import AuditRecord, escape_loggers, find_client_address, log_access
 from midrun.server.auth import (
     KEY_MIN_BYTES,
     Auth,
@@ -40,8 +40,8 @@ from midrun.server.limits import Limits
 from midrun.server.openapi import show_openapi
 from midrun.server.problem_details import (
     HttpProblem,
-    openai_error_response,
-    problem_response,
+    make_openai_error_response,
+    make_problem_response,
     to_problem,
 )
 from midrun.server.request_checks import (
@@ -54,10 +54,10 @@ from midrun.server.request_checks import (
     check_origin,
     check_query,
     find_cross_origin,
+    make_preflight_headers,
     mount_path,
     parse_address,
     path_below_mount,
-    preflight_headers,
     redirect_to_slash,
     restore_mount_path,
 )
@@ -137,11 +137,11 @@ def app(  # noqa: PLR0913 - all of them are settings
             f"must have at least {KEY_MIN_BYTES} bytes and go with auth=; token= makes its own"
         )
         raise Misconfigured("session_key", problem)
-    who = Tokens({token: TOKEN_ACTOR}) if token is not None else auth
-    assert who is not None  # one of the two is given
+    token_auth = Tokens({token: TOKEN_ACTOR}) if token is not None else auth
+    assert token_auth is not None  # one of the two is given
     key = derive_key(token) if token is not None else session_key
     escape_loggers("midrun", "uvicorn")
-    server = ServerState(mid, who, limits or Limits(), bridges or Bridges(), key)
+    server = ServerState(mid, token_auth, limits or Limits(), bridges or Bridges(), key)
     server.unsigned_checkpoints = unsigned_checkpoints
     if metrics is not None:
         server.metrics = metrics
@@ -196,9 +196,9 @@ class App:
         """Sign out every browser of this actor and void its unused codes.
 
         The streams of those sessions end at once. The name decides, and of an `Actor` also the
-        tenant, not the role. Tokens stay
-        valid: an actor with a token can sign in again. The end is known only to this process:
-        other processes, and this one after a restart, accept a signed cookie again.
+        tenant, not the role. Tokens stay valid: an actor with a token can sign in again. The
+        end is known only to this process: other processes, and this one after a restart, accept
+        a signed cookie again.
 
         Raises:
             Misconfigured: `actor` is neither a str nor an `Actor`.
@@ -248,6 +248,11 @@ class App:
         scope, headers = request.scope, request.headers
         audit = _start_audit(request)
         try:
+            # The order of the checks is a part of the security. Host and origin come first: a
+            # foreign page, or a name that an attacker points at this address, learns nothing.
+            # Then everything that is public. Then the credential; without one, neither paths
+            # nor runs can be told apart. The role and the body are checked last, in
+            # `_respond_to_caller`, where a refusal may show the run.
             if (probe := await self._answer_probe(request)) is not None:
                 return probe
             check_host(scope, headers, self._address.hosts)
@@ -284,16 +289,17 @@ class App:
                 audit.action, audit.is_due = endpoint.audit_action, True
                 audit.target = path.get("run", "")
             limits = self._server.limits
-            room = limits.upload if endpoint.takes_files else limits.body
-            room = limits.checkpoint if endpoint.has_large_body else room
+            body_max_bytes = limits.upload if endpoint.takes_files else limits.body
+            if endpoint.has_large_body:
+                body_max_bytes = limits.checkpoint
             check_query(scope)
-            check_body(scope, headers, room)
+            check_body(scope, headers, body_max_bytes)
             context = RequestContext(
                 server=self._server,
                 request=request,
                 caller=caller,
                 path=path,
-                body_max_bytes=room,
+                body_max_bytes=body_max_bytes,
                 audit=audit,
             )
             # The role is checked once there is a context, so that the refusal shows the run.
@@ -337,17 +343,17 @@ class App:
         if request.method not in {"GET", "HEAD"} or path not in {"/healthz", "/readyz"}:
             return None
         if path == "/healthz":
-            return admin.liveness_response()
-        return await admin.readiness_response(self._server, request.scope)
+            return admin.make_liveness_response()
+        return await admin.make_readiness_response(self._server, request.scope)
 
     def _answer_options(self, request: Request) -> Response:
         """List the methods of a path; add CORS headers for an allowed origin."""
         scope, headers = request.scope, request.headers
         is_page = pages.find_page("GET", path_below_mount(scope), "") is not None
-        methods = {"GET", "HEAD", "OPTIONS"} if is_page else _allowed_methods(scope)
+        methods = {"GET", "HEAD", "OPTIONS"} if is_page else _list_allowed_methods(scope)
         answer = {"Allow": ", ".join(sorted(methods))}
         if find_cross_origin(scope, headers, self._address):
-            answer |= preflight_headers(headers, methods)
+            answer |= make_preflight_headers(headers, methods)
         return Response(status_code=204, headers=answer)
 
     async def _authenticate(self, request: Request, audit: AuditRecord) -> Caller:
@@ -437,8 +443,8 @@ class App:
         if audit.is_due or (problem.status == HTTPStatus.FORBIDDEN and self._may_log(audit)):
             await self._record_audit(audit, problem.slug)
         if path.startswith(OPENAI_PATH):
-            return openai_error_response(problem)
-        return problem_response(problem, await self._find_visible_run(context))
+            return make_openai_error_response(problem)
+        return make_problem_response(problem, await self._find_visible_run(context))
 
     def _may_log(self, audit: AuditRecord) -> bool:
         """Return whether to log a refusal, and count it for its address.
@@ -511,7 +517,7 @@ def _start_audit(request: Request) -> AuditRecord:
     It is filled in step by step, so that a refusal at any step logs the facts known so far.
     """
     target = f"{request.method} {path_below_mount(request.scope)}"
-    return AuditRecord(address=client_address(request.scope), target=target)
+    return AuditRecord(address=find_client_address(request.scope), target=target)
 
 
 async def _call_endpoint(endpoint: Endpoint, context: RequestContext) -> Response:
@@ -565,21 +571,21 @@ def _find_endpoint(scope: Scope) -> tuple[Endpoint, dict[str, str]]:
     """
     # Several endpoints may share a path, and differ in their method.
     wanted = "GET" if scope["method"] == "HEAD" else scope["method"]
-    for endpoint, path in _matching_endpoints(scope):
+    for endpoint, path in _iter_matching_endpoints(scope):
         if wanted == endpoint.method:
             return endpoint, path
-    allow = ", ".join(sorted(_allowed_methods(scope)))
+    allow = ", ".join(sorted(_list_allowed_methods(scope)))
     problem = f"Cannot {scope['method']} this path. Allowed: {allow}."
     raise HttpProblem("method_not_allowed", 405, problem, headers={"Allow": allow})
 
 
-def _allowed_methods(scope: Scope) -> set[str]:
+def _list_allowed_methods(scope: Scope) -> set[str]:
     """Return the methods of a path, with HEAD and OPTIONS.
 
     Raises:
         HttpProblem: 404, no endpoint has this path.
     """
-    methods = {endpoint.method for endpoint, _ in _matching_endpoints(scope)}
+    methods = {endpoint.method for endpoint, _ in _iter_matching_endpoints(scope)}
     if not methods:
         raise HttpProblem(
             "not_found", 404, "Cannot find this path. See /v1/openapi.json for all paths."
@@ -587,7 +593,7 @@ def _allowed_methods(scope: Scope) -> set[str]:
     return methods | {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set())
 
 
-def _matching_endpoints(scope: Scope) -> Iterator[tuple[Endpoint, dict[str, str]]]:
+def _iter_matching_endpoints(scope: Scope) -> Iterator[tuple[Endpoint, dict[str, str]]]:
     """Yield the endpoints of a path, each with its path parameters."""
     for endpoint, route in _ROUTE_TABLE:
         match, child = route.matches(scope)

@@ -93,7 +93,7 @@ def log_access(scope: Scope, send: Send) -> Send:
                 "path": path_below_mount(scope)[:TARGET_MAX_CHARS],
                 "status": status,
                 "ms": round((anyio.current_time() - started) * 1000, 1),
-                "address": client_address(scope),
+                "address": find_client_address(scope),
             }
             text = "{method} {path} {status} {ms} ms {address}".format_map(record)
             ACCESS_LOG.info("%s", text, extra={"access": record})
@@ -101,7 +101,7 @@ def log_access(scope: Scope, send: Send) -> Send:
     return send_and_log
 
 
-def client_address(scope: Scope) -> str:
+def find_client_address(scope: Scope) -> str:
     """Return the client address of a request; a trusted proxy may have set it."""
     return (scope.get("client") or ("", 0))[0]
 

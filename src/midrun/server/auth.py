@@ -25,7 +25,7 @@ from midrun.core.run_head import NAME_MAX_CHARS
 from midrun.core.values import Actor, Value
 from midrun.errors import Misconfigured
 from midrun.ports.environment import Clock
-from midrun.runs.token_file import TOKEN_FILE_NAME, token_folder
+from midrun.runs.token_file import TOKEN_FILE_NAME, find_token_folder
 
 Auth: TypeAlias = Callable[[str], Awaitable[Actor | None]]
 """Maps a token to its actor; None rejects the token.
@@ -164,7 +164,7 @@ def token_for(working_folder: Path, *, former_path: Path) -> str:
         Misconfigured: a token file of an earlier version is at `former_path`, or other users
             can read the token file.
     """
-    folder = token_folder(working_folder)
+    folder = find_token_folder(working_folder)
     if former_path.exists():
         problem = (
             "Cannot use it: tools work in this folder and may have read it. Delete it. A new "
@@ -212,6 +212,13 @@ def hash_token(token: str) -> bytes:
 # server with one token is derived from that token, so a new token ends every session. A
 # sign-out is remembered only by the process in which it happened. That memory is bounded per
 # actor: an actor that signs in and out too often loses only its own sessions.
+#
+# A signed cookie is valid by itself until it expires, so the end of a session must be enforced
+# by refusing its cookie. `_ended` has the cookies of single sign-outs. To end *all* sessions of
+# an actor is harder: some may have been opened before a restart, and this process has never
+# seen their cookies. They are fenced by time. `_ended_up_to` has a moment for the actor, and
+# every cookie that expires by then is refused. A session that is opened later expires later,
+# and is accepted. The expiry serves as the epoch does for leases.
 #
 # Without a key, the cookie is a random string and the session is in memory: it ends with the
 # process. So does a session that was opened with a token of `auth`: the token must be checked
@@ -417,7 +424,7 @@ class Sessions:
         # sign others out. A signed session is adopted again when its cookie comes back; one
         # that is only in memory has to end.
         while len(self._sessions) >= SESSIONS_MAX:
-            evicted = _sessions_of_busiest_actor(self._sessions)[0]
+            evicted = _list_sessions_of_busiest_actor(self._sessions)[0]
             if self._sessions[evicted].is_signed:
                 self._evicted[evicted] = self._sessions.pop(evicted)
             else:
@@ -450,7 +457,7 @@ class Sessions:
             who: until for who, until in self._ended_up_to.items() if until > now
         }
         while len(self._ended) > ENDED_SESSIONS_MAX:
-            oldest_first = _sessions_of_busiest_actor(self._ended)
+            oldest_first = _list_sessions_of_busiest_actor(self._ended)
             # Half of them at once: finding them walks all sessions, which must not happen for
             # each sign-out.
             for each in oldest_first[: len(oldest_first) // 2 + 1]:
@@ -460,7 +467,7 @@ class Sessions:
                 self._ended_up_to[who] = max(before, forgotten.expires_at)
 
 
-def _sessions_of_busiest_actor(sessions: Mapping[str, SignInSession]) -> Sequence[str]:
+def _list_sessions_of_busiest_actor(sessions: Mapping[str, SignInSession]) -> Sequence[str]:
     """Return the sessions of the actor with the most sessions, oldest first."""
     ((most, _),) = Counter(each.actor for each in sessions.values()).most_common(1)
     return [name for name, each in sessions.items() if each.actor == most]

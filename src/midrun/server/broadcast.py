@@ -73,7 +73,7 @@ class RunChannel:
 
     def add_subscriber(self) -> Subscriber:
         """Add a subscriber, with the live text so far of the calls in flight."""
-        subscriber = Subscriber(deltas=deque(self._live_snapshots()))
+        subscriber = Subscriber(deltas=deque(self._iter_live_snapshots()))
         subscriber.wakeup.set()  # the first look must not wait for the next change
         self.subscribers.append(subscriber)
         return subscriber
@@ -98,7 +98,7 @@ class RunChannel:
                 if item.seq is None:
                     self._live_transcripts.setdefault(item.call, LiveTranscript()).add(item)
                     for subscriber in self.subscribers:
-                        append_delta(subscriber.deltas, item, self._live_snapshots())
+                        append_delta(subscriber.deltas, item, self._iter_live_snapshots())
                     self._wake_subscribers()
                 while item.seq is not None and self.last_seq < item.seq:
                     # Read a page before the subscribers are woken: each then finds it in the
@@ -113,7 +113,7 @@ class RunChannel:
                         )
                     self._wake_subscribers()
 
-    def _live_snapshots(self) -> Iterator[Delta]:
+    def _iter_live_snapshots(self) -> Iterator[Delta]:
         for transcript in self._live_transcripts.values():
             yield from transcript.snapshot()
 

@@ -22,7 +22,7 @@ from midrun import events as ev
 from midrun.agents.file import File, parse_data_url
 from midrun.core import entries as e
 from midrun.core.ids import Seq
-from midrun.core.state import Ask, State
+from midrun.core.state import Ask, RequestOutcome, State
 from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, ClientTool, Json, Phase
 from midrun.driver.journal_writer import load_run_state
 from midrun.errors import ControlRefused, Misconfigured, StoreError
@@ -79,10 +79,16 @@ def read_file_part(message_id: str, name: str, media_type: str, url: str) -> Fil
 
 
 class SentMessage(Struct, frozen=True, kw_only=True):
-    """The run that received a message, and the entry at which the reply begins."""
+    """The run that received a message, and the entry at which the reply begins.
+
+    `state` is the state in which the message found the run. `is_taken` is false if there was
+    nothing to send, so that the client only follows the run.
+    """
 
     run: Run
+    state: State
     begins_at: Seq
+    is_taken: bool = True
 
 
 async def find_newest_run(context: RequestContext, agent: str, thread: str) -> RunRow | None:
@@ -105,60 +111,136 @@ async def find_newest_run(context: RequestContext, agent: str, thread: str) -> R
 
 
 async def send_message(
-    context: RequestContext, row: RunRow | None, message: ChatMessage, *, by_words: bool = False
+    context: RequestContext,
+    row: RunRow | None,
+    message: ChatMessage,
+    *,
+    by_words: bool = False,
+    must_send: bool = True,
 ) -> SentMessage:
     """Send a message to the run `row` of its thread, or start a run.
 
-    A message that was sent before, and whose reply was lost, is not sent again. With `by_words`
-    the text may decide asks; see `decide_by_words`.
+    The other arguments are those of `send_to_run`.
 
     Raises:
         HttpProblem: 404, no such agent; 409, the run takes no message now; 422, no text.
     """
+    ended = None
     if row is not None:
         run = await context.server.mid.get(row.run)
+        sent = await send_to_run(context, run, message, by_words=by_words, must_send=must_send)
+        if sent is not None:
+            return sent
+        ended = row.run
+    if not message.thread:
+        return await start_run(context, message)
+    # Two messages may find a thread without an open run at the same time. The second waits
+    # here until the first has started a run, and is then sent to that run. Otherwise the thread
+    # would have two runs at work, and its clients would see only the newer one. Another server
+    # on the same store does not know this lock.
+    key = (context.actor.tenant, context.owner_filter, message.agent, message.thread)
+    async with context.server.thread_locks.setdefault(key, anyio.Lock()):
+        while True:
+            row = await find_newest_run(context, message.agent, message.thread)
+            if row is None or row.run == ended:
+                return await start_run(context, message)
+            run = await context.server.mid.get(row.run)
+            sent = await send_to_run(
+                context, run, message, by_words=by_words, must_send=must_send
+            )
+            if sent is not None:
+                return sent
+            ended = row.run
+
+
+async def send_to_run(
+    context: RequestContext,
+    run: Run,
+    message: ChatMessage,
+    *,
+    by_words: bool = False,
+    must_send: bool = True,
+) -> SentMessage | None:
+    """Send a message to a run as the control that fits its phase; None if the run has ended.
+
+    A message that was sent before, and whose reply was lost, is not sent again: the client
+    follows the reply from the entry of its first request, also if the run has ended meanwhile.
+    With `by_words` the text may decide asks; see `decide_by_words`. Without `must_send`, a
+    message that the run cannot take now is no error.
+
+    Raises:
+        HttpProblem: 409, the run takes no message now, or the message has no text.
+        ControlRefused: the run refuses the control.
+    """
+    while True:
         state = await context.server.views.read_state(run.id)
-        # The client sent it before and lost the reply. It follows the reply from the entry of
-        # its first request; nothing is sent to the run again.
-        if (earlier := state.requests.get(message.request_id or "")) is not None:
-            return SentMessage(run=run, begins_at=earlier.seq)
-        if state.phase not in TERMINAL_PHASES:
-            receipt = await send_to_open_run(context, run, state, message, by_words=by_words)
-            return SentMessage(run=run, begins_at=receipt.seq)
-    run = await start_run(context, message)
-    return SentMessage(run=run, begins_at=FIRST_SEQ)
+        earlier = find_earlier_request(state, message.request_id)
+        if earlier is not None and not earlier.refused:
+            return SentMessage(run=run, state=state, begins_at=earlier.seq)
+        if state.phase in TERMINAL_PHASES:
+            return None
+        request_id = message.request_id
+        if earlier is not None:
+            # The core would repeat the refusal for ever. The reason may be gone by now: a cap
+            # was raised, an ask was closed. So another attempt has an id of its own.
+            request_id = f"{message.request_id}{SUB_REQUEST_SEPARATOR}{earlier.seq}"
+        options = ControlOptions(actor=context.actor, request_id=request_id)
+        try:
+            receipt = await _send_by_phase(context, run, state, message, options, by_words)
+        except ControlRefused as refused:
+            # Between the read of the state and the control, another control came, or the run
+            # went on. Which control fits is decided again, on the newer state.
+            if refused.reason != "stale_revision":
+                raise
+            continue
+        if receipt is not None:
+            return SentMessage(run=run, state=state, begins_at=receipt.seq)
+        if must_send:
+            advice = "Wait for its end." if message.text else "Send a message."
+            problem = f"Cannot take the message: run {run.id} is {state.phase}. {advice}"
+            raise HttpProblem("wrong_phase", 409, problem)
+        begins_at = Seq(state.seq + 1)
+        return SentMessage(run=run, state=state, begins_at=begins_at, is_taken=False)
 
 
-async def send_to_open_run(
+SUB_REQUEST_SEPARATOR: Final = "\x1f"
+"""Stands in a request id between the id of a client's request and the number of a control.
+
+No client has it in its ids, so no id of one request is the beginning of another's."""
+
+
+def find_earlier_request(state: State, request_id: str | None) -> RequestOutcome | None:
+    """Return the outcome of a request: of its first control that was taken, or a refusal.
+
+    One request of a client may have sent several controls, whose ids begin with its own.
+    """
+    if not request_id:
+        return None
+    prefix = f"{request_id}{SUB_REQUEST_SEPARATOR}"
+    found = [
+        outcome
+        for known_id, outcome in state.requests.items()
+        if known_id == request_id or known_id.startswith(prefix)
+    ]
+    return next((each for each in found if not each.refused), found[-1] if found else None)
+
+
+async def _send_by_phase(
     context: RequestContext,
     run: Run,
     state: State,
     message: ChatMessage,
-    *,
-    by_words: bool = False,
-) -> Receipt:
-    """Send a message to an open run as the control that fits its phase.
-
-    Raises:
-        HttpProblem: 409, the run takes no message now, or the message has no text.
-        ControlRefused: the run was faster.
-    """
-    asking = ControlOptions(actor=context.actor, request_id=message.request_id)
-    receipt = None
+    options: ControlOptions,
+    by_words: bool,  # noqa: FBT001 - one caller
+) -> Receipt | None:
     if by_words and state.phase is Phase.WAITING:
-        receipt = await decide_by_words(run, state, message.text, asking)
-    if receipt is None:
-        receipt = await send_text(context, run, state, message.text, asking, message.files)
-    if receipt is None:
-        advice = "Wait for its end." if message.text else "Send a message."
-        if state.phase in TERMINAL_PHASES:
-            advice = "Start a new one."
-        problem = f"Cannot take the message: run {run.id} is {state.phase}. {advice}"
-        raise HttpProblem("wrong_phase", 409, problem)
-    return receipt
+        receipt = await decide_by_words(run, state, message.text, options)
+        if receipt is not None:
+            return receipt
+    return await _send_text(context, run, state, message, options)
 
 
-async def start_run(context: RequestContext, message: ChatMessage) -> Run:
+async def start_run(context: RequestContext, message: ChatMessage) -> SentMessage:
     """Start a run in a thread that has no open one.
 
     Raises:
@@ -169,7 +251,7 @@ async def start_run(context: RequestContext, message: ChatMessage) -> Run:
     if not message.text:
         problem = "Cannot start a run: there is no new user message. Send one."
         raise HttpProblem("invalid_body", 422, problem)
-    return await context.start_within_quotas(
+    run = await context.start_within_quotas(
         message.request_id,
         lambda quotas: mid.start(
             message.agent,
@@ -184,6 +266,7 @@ async def start_run(context: RequestContext, message: ChatMessage) -> Run:
             quotas=quotas,
         ),
     )
+    return SentMessage(run=run, state=State(run=run.id), begins_at=FIRST_SEQ)
 
 
 def check_agent(context: RequestContext, agent: str) -> None:
@@ -198,28 +281,36 @@ def check_agent(context: RequestContext, agent: str) -> None:
         raise HttpProblem("agent_not_found", 404, problem)
 
 
-async def send_text(
+async def _send_text(
     context: RequestContext,
     run: Run,
     state: State,
-    text: str,
-    asking: ControlOptions,
-    files: Sequence[File] = (),
+    message: ChatMessage,
+    options: ControlOptions,
 ) -> Receipt | None:
     """Send a user's text to an open run as the control that fits its phase.
 
     If the answer to an open question cannot have files, a text with files redirects the run.
-    None if nothing was sent: there is no text, or the run is cancelling or halted. Then the
-    client only follows the run.
+    None if nothing was sent: there is no text, or the run is cancelling or halted.
+
+    Raises:
+        ControlRefused: `stale_revision`: `state` is not the newest; or another reason.
     """
+    text, files = message.text, message.files
+    # The control fits this state only. In another one, a resume would be refused, and a
+    # redirect would come too late.
+    seen = ControlOptions(**options, seen=state.control_rev)
     match state.phase:
         # Also without a text: a client that asks for the reply again wants the run to continue.
         case Phase.PAUSED | Phase.FAILED:
-            return await run.resume(text or None, files=files, **asking)
+            return await run.resume(text or None, files=files, **seen)
         case Phase.WAITING if text and _has_one_open_question(state, bool(files)):
-            return await run.answer(text, files=files, **asking)
+            # Not `seen`: the answer names its ask. If another person has answered it, this one
+            # is told, and the text is not used for something else.
+            ask = state.asks[state.open_asks[0] - 1]
+            return await run.answer(text, ask=ask.id, files=files, **options)
         case Phase.WAITING | Phase.RUNNING | Phase.QUEUED | Phase.PAUSING if text:
-            return await context.redirect(run, text, asking, files)
+            return await context.redirect(run, text, seen, files)
         case _:
             return None
 
@@ -250,13 +341,13 @@ def find_ask(run: Run, state: State, public_id: str) -> Ask:
 
 
 async def decide_approval(
-    run: Run, ask: Ask, asking: ControlOptions, *, approved: bool, details: Mapping[str, Json]
+    run: Run, ask: Ask, options: ControlOptions, *, approved: bool, details: Mapping[str, Json]
 ) -> Receipt:
     """Approve or decline; `details` may have the reason and the edited arguments."""
     if approved:
-        return await run.approve(ask=ask.id, args=details.get("editedArgs"), **asking)
+        return await run.approve(ask=ask.id, args=details.get("editedArgs"), **options)
     reason = str(details.get("reason") or "")
-    actor, request = asking.get("actor"), asking.get("request_id")
+    actor, request = options.get("actor"), options.get("request_id")
     return await run.decline(reason, ask=ask.id, actor=actor, request_id=request)
 
 
@@ -270,7 +361,7 @@ _DECISION_PATTERN: Final = re.compile(
 
 
 async def decide_by_words(
-    run: Run, state: State, text: str, asking: ControlOptions
+    run: Run, state: State, text: str, options: ControlOptions
 ) -> Receipt | None:
     """Decide an ask by a text, for clients that have nothing but text; None if it does not.
 
@@ -288,15 +379,15 @@ async def decide_by_words(
     if ask.effective_kind == "approval":
         is_approved = verb == "approve" and not rest.strip(" .!")
         if is_approved or word in APPROVE_WORDS:
-            return await decide_approval(run, ask, asking, approved=True, details={})
+            return await decide_approval(run, ask, options, approved=True, details={})
         if verb == "decline" or word in DECLINE_WORDS:
             details: dict[str, Json] = {"reason": rest}
-            return await decide_approval(run, ask, asking, approved=False, details=details)
+            return await decide_approval(run, ask, options, approved=False, details=details)
         return None
     # Without the name of an ask, the words "answer …" may be the beginning of the answer
     # itself.
     answer = rest if verb == "answer" and found is not None and found["ask"] else text
-    return await run.answer(answer, ask=ask.id, **asking)
+    return await run.answer(answer, ask=ask.id, **options)
 
 
 def _find_open_ask(state: State, name: str | None) -> Ask | None:
@@ -339,6 +430,29 @@ class TokenUsage:
         return None
 
 
+class ReplyEnd(Struct, frozen=True):
+    """Tells where a reply ends: at the first rest that is not before the state `newest`.
+
+    The request may have left the run at rest, as an answer to one of two questions does. Then
+    no later entry ends the reply. So it is followed at least up to the entry that was the
+    newest after the request, and from there until the run is in one of the phases `ends`.
+    """
+
+    newest: State
+    ends: frozenset[Phase]
+
+    @classmethod
+    async def read(
+        cls, context: RequestContext, run: Run, ends: frozenset[Phase] = RESTING_PHASES
+    ) -> "ReplyEnd":
+        """Read the newest state of a run."""
+        return cls(await context.server.views.read_state(run.id), ends)
+
+    def is_reached(self, state: State) -> bool:
+        """Return whether the reply is over in this state of its run."""
+        return state.seq >= self.newest.seq and state.phase in self.ends
+
+
 class ReplyEvents:
     """The events of one reply: those after the entry `after`, until the run rests.
 
@@ -369,27 +483,24 @@ class ReplyEvents:
 
     async def follow(self) -> AsyncGenerator[ev.RunEvent, None]:
         """Yield the events."""
-        server, run = self._context.server, self._run
-        # The request may have left the run at rest, as an answer to one of two questions does.
-        # Then no later entry ends the reply: it ends with the entry that is the newest now.
-        newest = await server.views.read_state(run.id)
+        run, ends = self._run, RESTING_PHASES if self._wait else frozenset(Phase)
+        end = await ReplyEnd.read(self._context, run, ends)
         if self._after > 0:
-            self.state = await load_run_state(server.store, run.id, until=Seq(self._after))
-        if newest.seq <= self._after and (newest.phase in RESTING_PHASES or not self._wait):
+            store = self._context.server.store
+            self.state = await load_run_state(store, run.id, until=Seq(self._after))
+        if end.is_reached(self.state):
             return
         builder = EventBuilder(run.id, self.state)
         async with aclosing(run.feed(self._after)) as feed:
             async for item in feed:
-                seq = item.seq or 0  # a delta has none
-                if self._is_over(seq):
+                if self._is_over(item.seq or 0):  # a delta has none
                     return
                 if isinstance(item, FeedEntry):
                     self.usage.count_entry(item.entry)
                 event = builder.build_next(item)
                 self.state = builder.state
                 yield event
-                can_end = not self._wait or self.state.phase in RESTING_PHASES
-                if seq >= newest.seq and can_end:
+                if end.is_reached(self.state):
                     return
 
     def _is_over(self, seq: int) -> bool:
@@ -427,21 +538,37 @@ class ChatStream(SseResponse):
 
 async def stop_after_grace(context: RequestContext, run: Run) -> None:
     """Stop a run whose client left, unless a client watches it after the grace."""
-    server = context.server
+    server, grace_s = context.server, context.server.bridges.grace_s
     if context.is_server_stopping or server.bridges.on_disconnect == "continue":
         return
-    # The client may come back (a reload), or another one may watch. If the server stops
-    # during the grace, the clients did not leave by choice, and the run is left alone.
-    with anyio.move_on_after(server.bridges.grace_s):
-        await context.wait_until_stopping()
+    if context.actor.role == "viewer":  # a caller who may not control the run
         return
-    if server.chat_streams.has_stream(run.id) or server.channels.is_watched(run.id):
-        return
-    await stop_quietly(run, context, server.bridges.on_disconnect, "its window was closed")
+    rest_s = grace_s
+    while True:
+        # The client may come back (a reload), or another one may watch. If the server stops
+        # during the grace, the clients did not leave by choice, and the run is left alone.
+        with anyio.move_on_after(rest_s):
+            await context.wait_until_stopping()
+            return
+        if server.chat_streams.has_stream(run.id) or server.channels.is_watched(run.id):
+            return
+        # A client that came back may have left again a moment ago. Its connection is bad, and
+        # it has the whole grace from then on.
+        rest_s = server.chat_streams.get_end(run.id) + grace_s - anyio.current_time()
+        if rest_s <= 0:
+            break
+    try:
+        state = await server.views.read_state(run.id)
+    except StoreError:
+        return  # after a disconnect no client is left to report it to
+    # A run that rests spends nothing. One that waits for a person must go on waiting: the
+    # person may decide elsewhere.
+    if state.phase not in RESTING_PHASES:
+        await stop_quietly(run, context, server.bridges.on_disconnect, "its window was closed")
 
 
 async def stop_quietly(run: Run, context: RequestContext, control: str, reason: str) -> None:
-    """Pause or cancel a run, unless it rests or has ended."""
+    """Pause or cancel a run; a refusal is no error."""
     try:
         if control == "cancel":
             await run.cancel(actor=context.actor, reason=reason)
@@ -451,3 +578,30 @@ async def stop_quietly(run: Run, context: RequestContext, control: str, reason: 
         # A refusal means that the run rests already or has ended, which is the aim. A store
         # error is dropped: after a disconnect no client is left to report it to.
         return
+
+
+async def stop_thread(context: RequestContext, agent: str, thread: str) -> bool:
+    """Pause or cancel the open run of a thread, as `Bridges.stop` sets; return whether any."""
+    row = await find_newest_run(context, agent, thread)
+    if row is None or row.head.phase in TERMINAL_PHASES:
+        return False
+    run = await context.server.mid.get(row.run)
+    await stop_quietly(run, context, context.server.bridges.stop, "stopped by the user")
+    return True
+
+
+CANCEL_WAIT_S: Final = 10.0
+"""Seconds to wait for the undos of a cancel before the run is shown as it is."""
+
+
+async def cancel_and_wait(context: RequestContext, run: Run) -> None:
+    """Cancel a run, and wait for a while until it is cancelled.
+
+    Protocols without a word for *cancelling* answer a cancel with the run as it is then.
+
+    Raises:
+        ControlRefused: the run has completed.
+    """
+    await run.cancel(actor=context.actor)
+    with anyio.move_on_after(CANCEL_WAIT_S):
+        await run.until("terminal")

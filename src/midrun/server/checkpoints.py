@@ -18,7 +18,7 @@ from midrun.core.values import Phase
 from midrun.errors import CheckpointRefused
 from midrun.runs.control_bodies import make_files
 from midrun.server.request_context import RequestContext, json_response
-from midrun.server.runs import created_response
+from midrun.server.runs import make_created_response
 from midrun.server.schemas import CheckpointBody, ForkBody
 from midrun.stores.encryption import read_decrypted_lines
 
@@ -82,13 +82,13 @@ async def fork_run(context: RequestContext) -> Response:
             quotas=quotas,
         ),
     )
-    return await created_response(context, forked)
+    return await make_created_response(context, forked)
 
 
 async def export_checkpoint(context: RequestContext) -> Response:
     """Export a parked run as a portable checkpoint, signed if the server has a key."""
     run = await context.find_run()
-    seconds = context.query_number("expires_s", 0, minimum=1, maximum=EXPIRY_MAX_S)
+    seconds = context.read_number("expires_s", 0, minimum=1, maximum=EXPIRY_MAX_S)
     expires = timedelta(seconds=seconds) if seconds else None
     found = await run.checkpoint(expires=expires)
     return Response(found.to_json(), media_type="application/json")
@@ -115,7 +115,7 @@ async def import_checkpoint(context: RequestContext) -> Response:
         actor=context.actor,
         request_id=context.request_id(),
     )
-    return await created_response(context, run)
+    return await make_created_response(context, run)
 
 
 async def export_journal(context: RequestContext) -> Response:

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from midrun.server.limits import sender_network
+from midrun.server.limits import get_sender_network
 
 _LOG: Final = logging.getLogger("midrun.server")
 
@@ -61,7 +61,7 @@ class Connections:
 
     def admit(self, address: str) -> bool:
         """Count a new connection; return False if a bound is reached."""
-        address = sender_network(address)
+        address = get_sender_network(address)
         # Called inside `accept`, before the connection costs more than its descriptor.
         full = self._count >= self.max_open
         # The bound of one address is below the total: one client cannot take all places.
@@ -74,7 +74,7 @@ class Connections:
 
     def release(self, address: str) -> None:
         """Stop counting a connection that was closed."""
-        address = sender_network(address)
+        address = get_sender_network(address)
         self._count -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
@@ -86,8 +86,8 @@ class Connections:
         Near the total bound that is the oldest of all; near the bound of one address, the
         oldest of that address, so that an address cannot close the connections of others.
         """
-        address = sender_network(address)
-        crowded = self._count > _crowd_threshold(self.max_open)
+        address = get_sender_network(address)
+        crowded = self._count > _compute_crowd_threshold(self.max_open)
         if crowded or self.is_crowded(address):
             others = (each for each, at in self._idle.items() if crowded or at == address)
             if (oldest := next(others, None)) is not None:
@@ -97,10 +97,10 @@ class Connections:
 
     def is_crowded(self, address: str) -> bool:
         """Return whether a new connection of `address` closes an idle one."""
-        there = self._by_address[sender_network(address)]
-        return self._count > _crowd_threshold(self.max_open) or there > _crowd_threshold(
-            self.max_per_address
-        )
+        there = self._by_address[get_sender_network(address)]
+        return self._count > _compute_crowd_threshold(
+            self.max_open
+        ) or there > _compute_crowd_threshold(self.max_per_address)
 
     def mark_busy(self, connection: AbortableConnection) -> None:
         """Record that a connection is no longer idle: it has a request, or was closed."""
@@ -132,7 +132,7 @@ def derive_connections_max() -> int:
     return min(CONNECTIONS_MAX, max(CONNECTIONS_MIN, soft - reserved))
 
 
-def _crowd_threshold(bound: int) -> int:
+def _compute_crowd_threshold(bound: int) -> int:
     return bound - bound // 4
 
 

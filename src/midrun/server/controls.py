@@ -20,12 +20,12 @@ from midrun.runs.validation import REASON_MAX_CHARS, ControlOptions
 from midrun.runs.values import OpenAsk, Receipt
 from midrun.runs.views import list_open_asks
 from midrun.runs.wire import AskPage, ControlReply
-from midrun.server.problem_details import HttpProblem, problem_from_error
+from midrun.server.problem_details import HttpProblem, make_problem
 from midrun.server.request_context import (
     RequestContext,
-    control_response,
     json_response,
     make_command_receipt,
+    make_control_response,
 )
 
 
@@ -37,17 +37,17 @@ async def send_control(spec: ControlSpec, context: RequestContext) -> Response:
     if isinstance(body, ResumeBody) and body.caps.list_set_caps():
         _check_may_raise_caps(context)
     if spec.route.if_match == "required":
-        context.if_match_revision(required=True)
+        context.read_if_match(required=True)
 
     async def send(options: ControlOptions) -> Receipt:
         return await spec.send(target, body, options)
 
-    options = context.control_arguments(body.reason)
+    options = context.make_control_options(body.reason)
     if spec.route.is_queued:
         receipt = await context.send_with_pending_limit(run.id, options, send)
     else:
         receipt = await send(options)
-    return await control_response(context, run, receipt)
+    return await make_control_response(context, run, receipt)
 
 
 def _find_part(context: RequestContext) -> str:
@@ -108,7 +108,7 @@ async def list_approvals(context: RequestContext) -> Response:
 
 
 async def _make_page(context: RequestContext, kinds: tuple[str, ...]) -> Response:
-    limit = context.query_number("limit", 50, minimum=1, maximum=200)
+    limit = context.read_number("limit", 50, minimum=1, maximum=200)
     cursor = context.request.query_params.get("cursor", "")
     query = RunQuery(attention=True, decider=context.owner_filter, limit=limit, cursor=cursor)
     # A page of runs, not of asks: each run has all its asks on the same page, so the number of
@@ -165,17 +165,17 @@ async def decide_ask(context: RequestContext) -> Response:
     _check_decision(body)
     try:
         receipt = await DECISIONS[body.decision].send(
-            ControlTarget(run, ask_id), body, context.control_arguments(body.reason)
+            ControlTarget(run, ask_id), body, context.make_control_options(body.reason)
         )
     except ControlRefused as refusal:
         # The core refuses any closed ask alike. HTTP tells 410 Gone (expired) from 409.
         closed = (await server.views.read_state(run_id)).find_ask(ask_id)
         if refusal.reason == "ask_closed" and closed is not None and _has_expired(closed):
-            raise problem_from_error(refusal, "ask_expired", 410) from None
+            raise make_problem(refusal, "ask_expired", 410) from None
         raise
     if not sees:  # asked about one call of another user's run: no view of that run
         return json_response(ControlReply(command=make_command_receipt(receipt)), 202)
-    return await control_response(context, run, receipt)
+    return await make_control_response(context, run, receipt)
 
 
 def _has_expired(ask: Ask) -> bool:

@@ -203,7 +203,7 @@ def format_sse(kind: str, value: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(to_wire(value)))
 
 
-def delta_type(delta: Delta) -> str:
+def get_delta_type(delta: Delta) -> str:
     """Return the event type of a delta."""
     return DELTA_TYPES.get(delta.kind, "model.delta")
 

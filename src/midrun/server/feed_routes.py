@@ -27,8 +27,8 @@ from midrun.server.broadcast import WRITE_GAP_S, RunChannel, Subscriber
 from midrun.server.events import (
     EVENTS_PAGE_MAX,
     EncodedEvent,
-    delta_type,
     format_sse,
+    get_delta_type,
 )
 from midrun.server.problem_details import HttpProblem
 from midrun.server.request_context import (
@@ -37,7 +37,7 @@ from midrun.server.request_context import (
     json_response,
 )
 from midrun.server.run_updates import DRIVEN_POLL_S, RunUpdates
-from midrun.server.runs import query_phases
+from midrun.server.runs import read_phases
 
 # Server-sent events: a response that a source writes until the stream ends.
 #
@@ -67,7 +67,7 @@ class SseWriter:
             return
         async with self._write_lock:
             with anyio.move_on_after(self._timeout_s) as waiting:
-                await self._send(_body_message(data, more=True))
+                await self._send(_make_body_message(data, more=True))
             if waiting.cancelled_caught:
                 self._stream_scope.cancel()
                 await checkpoint()  # raises the cancellation here: nothing more is written
@@ -122,7 +122,7 @@ class SseResponse(Response):
         # The last chunk ends the response in order. A client that does not read must not hold
         # this task, so the write has a bound, too.
         with anyio.move_on_after(server.limits.patience):
-            await send(_body_message(b"", more=False))
+            await send(_make_body_message(b"", more=False))
 
     async def _send_pings(self, writer: SseWriter) -> None:
         """Ping an idle stream; return when the caller's credential is no longer valid."""
@@ -137,7 +137,7 @@ class SseResponse(Response):
                 await writer.write(b": ping\n\n")
 
 
-def _body_message(data: bytes, *, more: bool) -> Message:
+def _make_body_message(data: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": data, "more_body": more}
 
 
@@ -171,7 +171,7 @@ RETRY_LINE = b"retry: 1000\n\n"
 async def read_events(context: RequestContext) -> Response:
     """Stream the entries of a run as SSE, or return them as NDJSON or as a page."""
     run = await context.find_run()
-    after = _requested_seq(context)
+    after = _read_requested_seq(context)
     # An empty set means all types. With a filter, deltas are left out as well.
     wanted = frozenset(filter(None, context.request.query_params.get("types", "").split(",")))
     accept = context.request.headers.get("accept", "")
@@ -191,12 +191,29 @@ async def read_events(context: RequestContext) -> Response:
     return SseResponse(context, RunSource(context, run, after, wanted, updates))
 
 
-def _requested_seq(context: RequestContext) -> int:
+# How a stream resumes.
+#
+# The id of an event is the seq of its entry, and the journal keeps every entry. So a connection
+# needs nothing from the one before it, and may reach another server: the client names the last
+# id that it has got, and the stream goes on after that entry. Four cases need care.
+#
+# - The run has ended, and the client has everything. An EventSource would reconnect for ever;
+#   the status 204 stops it.
+# - The client is ahead of the journal, because the store was restored from a backup. It is told
+#   to forget its entries (`stream.reset`), and gets all of them again.
+# - Live text and updates have no id. Text that was lost is in the entry that ends its call. An
+#   update has only what has changed, so `RunUpdates` first computes the view that the client
+#   had at the seq that it names.
+# - The stream breaks in the middle of a page of events. `_sent` may be ahead of the client
+#   then, but it ends with the stream.
+
+
+def _read_requested_seq(context: RequestContext) -> int:
     """Return the seq that the caller has seen; `Last-Event-ID` overrides the query.
 
     A browser that reconnects repeats the URL of the first connection, with the old `after`.
     """
-    after = context.query_number("after", 0, minimum=0, maximum=2**53 - 1)
+    after = context.read_number("after", 0, minimum=0, maximum=2**53 - 1)
     last = context.request.headers.get("last-event-id")
     if not last:
         return after
@@ -294,7 +311,7 @@ class RunSource:
     async def _write_deltas(self, writer: SseWriter, subscriber: Subscriber) -> None:
         wanted = not self._wanted_types
         deltas = [d for d in _take_deltas(subscriber) if d.call not in self._closed and wanted]
-        await writer.write(b"".join(format_sse(delta_type(d), d) for d in deltas))
+        await writer.write(b"".join(format_sse(get_delta_type(d), d) for d in deltas))
 
 
 def _take_deltas(subscriber: Subscriber) -> Iterator[Delta]:
@@ -309,7 +326,7 @@ def _has_wanted_type(event: EncodedEvent, wanted_types: frozenset[str]) -> bool:
 async def _make_page(
     context: RequestContext, run: RunId, after: int, wanted_types: frozenset[str]
 ) -> Response:
-    limit = context.query_number("limit", 100, minimum=1, maximum=EVENTS_PAGE_MAX)
+    limit = context.read_number("limit", 100, minimum=1, maximum=EVENTS_PAGE_MAX)
     found = await context.server.events.read_after(run, after, limit)
     # The cached bytes are copied into the page as they are, without decoding them.
     items = [
@@ -340,7 +357,7 @@ async def follow_runs(context: RequestContext) -> Response:
     """
     params = context.request.query_params
     query = RunQuery(
-        phases=query_phases(params),
+        phases=read_phases(params),
         agent=params.get("agent", ""),
         label=params.get("label", ""),
         limit=50,

@@ -18,7 +18,7 @@ from msgspec import Struct
 from midrun.core.lru import LruDict
 from midrun.core.values import Actor
 from midrun.server.problem_details import HttpProblem
-from midrun.server.quotas import Quota, QuotaRules, UsedQuota
+from midrun.workers.quotas import Quota, QuotaRules, UsedQuota
 
 CALLERS_MAX: Final = 4096
 """The number of callers in memory; one that is forgotten has its full allowance again."""
@@ -198,20 +198,23 @@ class AddressLimit:
 
     def wait_s(self, address: str) -> float:
         """Return the seconds until `address` may cause another event; 0 if it may now."""
-        return max((1 - self._events_left(address)) / self._rate, 0.0)
+        return max((1 - self._count_events_left(address)) / self._rate, 0.0)
 
     def count_event(self, address: str) -> None:
         """Count one event; each event beyond the bound makes the wait longer.
 
         The debt is bounded by `burst`, so that an address that stops is free again soon.
         """
-        left = max(self._events_left(address) - 1, -self._burst)
-        self._left_by_network.put(sender_network(address), (left, self._now()))
+        left = max(self._count_events_left(address) - 1, -self._burst)
+        self._left_by_network.put(get_sender_network(address), (left, self._now()))
 
-    def _events_left(self, address: str) -> float:
+    def _count_events_left(self, address: str) -> float:
         now = self._now()
         # The bucket refills with time up to `burst`; an unknown address has a full one.
-        left, then = self._left_by_network.get(sender_network(address)) or (self._burst, now)
+        left, then = self._left_by_network.get(get_sender_network(address)) or (
+            self._burst,
+            now,
+        )
         return min(left + (now - then) * self._rate, self._burst)
 
 
@@ -249,7 +252,7 @@ class FailedSignIns:
         self._valid_hashes.put(_hash_credential(credential), value=True)
 
 
-def sender_network(address: str) -> str:
+def get_sender_network(address: str) -> str:
     """Return the unit that limits count: an IPv4 address, or an IPv6 network of 64 bits.
 
     A socket that listens for both protocols reports an IPv4 client as `::ffff:192.0.2.1`. All

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from midrun.codec.strict_json import JsonLimits, parse_json
 from midrun.errors import NotJson
-from midrun.server.a2a.routes import PARSE_ERROR, ForwardedResponse
+from midrun.server.a2a.routes import ForwardedResponse, make_parse_error, parse_body
 from midrun.server.problem_details import HttpProblem
 from midrun.server.request_context import RequestContext, json_response
 
@@ -43,12 +42,11 @@ async def handle_mcp(context: RequestContext) -> Response:
             "server."
         )
         raise HttpProblem("not_installed", 501, problem)
-    text, limits = await context.read_body(), context.server.limits
+    text = await context.read_body()
     try:
-        parse_json(text, JsonLimits(max_depth=limits.depth, max_bytes=context.body_max_bytes))
+        parse_body(context, text)
     except NotJson as error:
-        problem_fields = {"code": PARSE_ERROR, "message": f"Cannot parse the request: {error}"}
-        return json_response({"jsonrpc": "2.0", "id": None, "error": problem_fields}, 400)
+        return json_response(make_parse_error(error), 400)
     return ForwardedResponse(_make_asgi_app(), context, MCP_PATH, text)
 
 

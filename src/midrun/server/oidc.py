@@ -245,7 +245,7 @@ class OidcAuth:
             if self._discovery is None:
                 await self._refresh_keys()
         if self._discovery is None:  # a fetch has failed a moment ago
-            raise _unavailable()
+            raise _make_unavailable()
         return self._discovery
 
     async def finish(
@@ -280,7 +280,7 @@ class OidcAuth:
             async with httpx2.AsyncClient(timeout=FETCH_TIMEOUT_S, auth=login) as client:
                 reply = await client.post(discovery.token_endpoint, data=body)
         except httpx2.HTTPError as error:
-            raise _unavailable() from error
+            raise _make_unavailable() from error
         try:
             token = msgspec.json.decode(reply.content, type=_TokenReply).id_token
         except msgspec.MsgspecError:
@@ -296,10 +296,17 @@ class OidcAuth:
 
     async def _find_key(self, key_id: str) -> "jwt.PyJWK | None":
         """Return the key with this id; fetch the keys if it is unknown or they are old."""
-        if key_id not in self._keys or self._now() >= self._keys_until:
+        if self._get_key(key_id) is None or self._now() >= self._keys_until:
             async with self._lock:  # one fetch for all requests that wait
-                if key_id not in self._keys or self._now() >= self._keys_until:
+                if self._get_key(key_id) is None or self._now() >= self._keys_until:
                     await self._refresh_keys()
+        return self._get_key(key_id)
+
+    def _get_key(self, key_id: str) -> "jwt.PyJWK | None":
+        # A token need not name its key if the provider has only one (OpenID Connect Core,
+        # section 10.1).
+        if not key_id and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
         return self._keys.get(key_id)
 
     async def _refresh_keys(self) -> None:
@@ -314,7 +321,7 @@ class OidcAuth:
             _LOG.warning("Cannot fetch the keys of %s: %s", self._issuer, error)
             if not self._keys:
                 self._retry_at = float("-inf")  # without a key every request has to try
-                raise _unavailable() from error
+                raise _make_unavailable() from error
             return
         self._keys_until = self._now() + KEYS_LIFETIME_S
 
@@ -336,7 +343,7 @@ class OidcAuth:
         return {key.key_id or "": key for key in found_keys}
 
 
-def _unavailable() -> HttpProblem:
+def _make_unavailable() -> HttpProblem:
     problem = "Cannot check the sign-in: the identity provider does not answer. Try again."
     return HttpProblem("auth_unavailable", 503, problem, headers={"Retry-After": "5"})
 

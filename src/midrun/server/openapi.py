@@ -42,12 +42,12 @@ _PHASES_SCHEMA: Final[Schema] = {
 }
 
 
-def _bounded_int_schema(maximum: int) -> Schema:
+def _make_bounded_int_schema(maximum: int) -> Schema:
     return {"type": "integer", "minimum": 1, "maximum": maximum}
 
 
 _PAGE_PARAMETERS: Final[Mapping[str, Schema]] = {
-    "limit": _bounded_int_schema(200),
+    "limit": _make_bounded_int_schema(200),
     "cursor": _TEXT_SCHEMA,
 }
 _QUERY_PARAMETERS: Final[Mapping[str, Mapping[str, Schema]]] = {
@@ -71,13 +71,13 @@ _QUERY_PARAMETERS: Final[Mapping[str, Mapping[str, Schema]]] = {
     "/v1/runs/{run}/events": {
         "after": _SEQ_SCHEMA,
         "types": _TEXT_SCHEMA,
-        "limit": _bounded_int_schema(EVENTS_PAGE_MAX),
+        "limit": _make_bounded_int_schema(EVENTS_PAGE_MAX),
         "view": {
             "type": "boolean",
             "description": "true: also send the run as the caller sees it, whenever it changes",
         },
     },
-    "/v1/runs/{run}/checkpoint": {"expires_s": _bounded_int_schema(EXPIRY_MAX_S)},
+    "/v1/runs/{run}/checkpoint": {"expires_s": _make_bounded_int_schema(EXPIRY_MAX_S)},
     **{
         spec.route.path: {"reason": _REASON_SCHEMA}
         for spec in CONTROL_SPECS

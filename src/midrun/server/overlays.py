@@ -25,6 +25,7 @@ from midrun.runs.views import is_worker_lost
 from midrun.runs.wire import RunListItem, RunOverlay
 from midrun.server.run_views import RunViews, count_bytes
 from midrun.text.buttons import Button, build_buttons, mark_worker_lost
+from midrun.text.phrases import preview_output
 from midrun.text.status import StatusLine, build_status_line, mark_halting, mark_lost
 
 HOLDERS_MAX: Final = 4096
@@ -74,6 +75,7 @@ class _ListFacts(NamedTuple):
     cost_usd: float = 0.0
     position: str = ""
     plan_held: bool = False
+    output: str = ""
 
 
 class Overlays:
@@ -118,7 +120,7 @@ class Overlays:
             worker_count=len(holders),
             plan_held=get_topic_plan(state) != state.plan,
             phase_at=row.started_at if entered is None else entered.at,
-            phase_reason=_reason_of(entered),
+            phase_reason=_describe_reason(entered),
             halt=halt,
         )
 
@@ -170,6 +172,7 @@ class Overlays:
                 cost_usd=state.meter.spent.cost / 1e6,
                 position=format_position(state.plan, state.meter.steps),
                 plan_held=get_topic_plan(state) != state.plan,
+                output=preview_output(state.output, state.value),
             )
             self._list_facts.put(row.run, cached, weight=count_bytes(*cached.asks))
         return cached
@@ -181,7 +184,7 @@ def _find_halt(row: RunRow, halts: Sequence[HaltRecord]) -> HaltRecord | None:
     return next((h for h in halts if h.covers(row.run, head)), None)
 
 
-def _reason_of(record: Record | None) -> str:
+def _describe_reason(record: Record | None) -> str:
     entry = record.entry if record is not None else None
     return entry.reason if isinstance(entry, RequestEntry) else ""
 
@@ -295,5 +298,6 @@ def _make_item(
         cost_usd=facts.cost_usd,
         position=facts.position,
         plan_held=facts.plan_held,
+        output=facts.output,
         needs_you=may_act and bool(head.attention),
     )

@@ -58,9 +58,9 @@ def read_static_files() -> Mapping[str, StaticFile]:
 def find_page(method: str, path: str, cached_etag: str) -> Response | None:
     """Return the page or file at `path`; None for other paths.
 
-    `known` is the `If-None-Match` header: the ETag that the browser has cached.
+    `cached_etag` is the `If-None-Match` header: the ETag that the browser has cached.
     """
-    name = _file_name(path)
+    name = _find_file_name(path)
     if name is None or method not in {"GET", "HEAD"}:
         return None
     file = read_static_files().get(name)
@@ -74,7 +74,7 @@ def find_page(method: str, path: str, cached_etag: str) -> Response | None:
     return Response(file.body, headers=headers, media_type=file.media)
 
 
-def _file_name(path: str) -> str | None:
+def _find_file_name(path: str) -> str | None:
     if path == "/":
         return LIST_PAGE
     if _RUN_PATH.fullmatch(path):

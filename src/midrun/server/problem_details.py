@@ -88,13 +88,13 @@ def to_problem(error: Exception) -> HttpProblem | None:
         # revision has a type of its own, as it belongs to If-Match (412).
         status = _STATUS_BY_REASON.get(error.reason, 409)
         slug = error.reason if error.reason == "stale_revision" else error.code
-        return problem_from_error(error, slug, status)
+        return make_problem(error, slug, status)
     if not isinstance(error, MidrunError) or error.code not in _STATUS_BY_CODE:
         return None
-    return problem_from_error(error, error.code, _STATUS_BY_CODE[error.code])
+    return make_problem(error, error.code, _STATUS_BY_CODE[error.code])
 
 
-def problem_from_error(error: MidrunError, slug: str, status: int) -> HttpProblem:
+def make_problem(error: MidrunError, slug: str, status: int) -> HttpProblem:
     """Return a `MidrunError` as a problem with this slug and status."""
     fields: dict[str, object] = {"code": error.code, "args": error.args}
     if isinstance(error, ControlRefused):
@@ -110,7 +110,7 @@ def problem_from_error(error: MidrunError, slug: str, status: int) -> HttpProble
     return HttpProblem(slug, status, str(error), headers=retry, fields=fields)
 
 
-def problem_response(problem: HttpProblem, run: object = None) -> Response:
+def make_problem_response(problem: HttpProblem, run: object = None) -> Response:
     """Return the response for `problem`, with the view of the run if given."""
     body: dict[str, object] = {
         "type": PROBLEM_TYPE_PREFIX + problem.slug.replace("_", "-"),
@@ -139,7 +139,7 @@ def make_openai_error(problem: HttpProblem) -> dict[str, object]:
     return {"error": own}
 
 
-def openai_error_response(problem: HttpProblem) -> Response:
+def make_openai_error_response(problem: HttpProblem) -> Response:
     """Return the response for `problem` to a client of OpenAI's protocols.
 
     The SDKs repeat a request after every status from 500 on and after 409, unless the header

@@ -226,7 +226,7 @@ def split_host(host: str, default: int = 80) -> tuple[str, int]:
 def find_cross_origin(scope: Scope, headers: Headers, address: ServerAddress) -> str:
     """Return the allowed foreign origin of the sending page; "" for all other requests."""
     origins = [origin.lower() for origin in headers.getlist("origin")]
-    if len(origins) != 1 or origins[0] in _own_origins(scope, headers, address):
+    if len(origins) != 1 or origins[0] in _list_own_origins(scope, headers, address):
         return ""
     return origins[0] if origins[0] in address.allow_origins else ""
 
@@ -239,24 +239,24 @@ def check_origin(scope: Scope, headers: Headers, address: ServerAddress) -> None
     """
     if find_cross_origin(scope, headers, address):
         return
-    own = _own_origins(scope, headers, address)
+    own = _list_own_origins(scope, headers, address)
     for origin in headers.getlist("origin"):
         if origin.lower() not in own:
-            raise _foreign_origin_problem(origin)
+            raise _make_foreign_origin_problem(origin)
     # Browsers send no Origin with a GET of an image or a script, but Sec-Fetch-Site. Following
     # a link to a page of this server is allowed: a navigation shows the page, and the page that
     # holds the link cannot read it.
     navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] in SAFE_METHODS
     if headers.get("sec-fetch-site") in _FOREIGN_SITES and not navigates:
-        raise _foreign_origin_problem("another origin")
+        raise _make_foreign_origin_problem("another origin")
 
 
-def _own_origins(scope: Scope, headers: Headers, address: ServerAddress) -> frozenset[str]:
+def _list_own_origins(scope: Scope, headers: Headers, address: ServerAddress) -> frozenset[str]:
     here = f"{scope['scheme']}://{headers.get('host', '')}".lower()
     return frozenset({here, address.public_origin or here})
 
 
-def _foreign_origin_problem(origin: str) -> HttpProblem:
+def _make_foreign_origin_problem(origin: str) -> HttpProblem:
     problem = (
         f"Cannot accept a request from a page of {origin[:_REPEATED_MAX_CHARS]}: its "
         "origin is not "
@@ -305,7 +305,7 @@ def check_body(scope: Scope, headers: Headers, max_bytes: int) -> None:
         raise HttpProblem("too_large", 413, problem)
 
 
-def preflight_headers(headers: Headers, methods: Collection[str]) -> dict[str, str]:
+def make_preflight_headers(headers: Headers, methods: Collection[str]) -> dict[str, str]:
     """Return the CORS headers that answer the preflight of an allowed origin.
 
     Every header that it asks for is allowed: protocol clients send headers of their own, and

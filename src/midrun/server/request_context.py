@@ -61,16 +61,17 @@ from midrun.server.limits import (
 )
 from midrun.server.overlays import Overlays
 from midrun.server.problem_details import HttpProblem
-from midrun.server.quotas import (
+from midrun.server.request_checks import parse_push_origins
+from midrun.server.run_views import RunViews
+from midrun.server.schemas import encode_wire, normalize_integers
+from midrun.workers.quotas import (
     DAY_MICROS,
     Quota,
     QuotaScope,
     UsedQuota,
     find_retry_after_s,
+    list_used,
 )
-from midrun.server.request_checks import parse_push_origins
-from midrun.server.run_views import RunViews
-from midrun.server.schemas import encode_wire, normalize_integers
 
 # Open AG-UI streams. A client of that protocol stops a run by closing its stream.
 
@@ -80,6 +81,7 @@ class ChatStreamCounter:
 
     def __init__(self) -> None:
         self._count: Counter[RunId] = Counter()
+        self._ends: LruDict[RunId, float] = LruDict(max_items=CALLERS_MAX)
 
     @contextmanager
     def count_stream(self, run: RunId) -> Iterator[None]:
@@ -91,6 +93,11 @@ class ChatStreamCounter:
             self._count[run] -= 1
             if not self._count[run]:
                 del self._count[run]
+            self._ends.put(run, anyio.current_time())
+
+    def get_end(self, run: RunId) -> float:
+        """Return when the newest stream of `run` has ended; 0 if that is long ago."""
+        return self._ends.get(run) or 0.0
 
     def has_stream(self, run: RunId) -> bool:
         """Return whether `run` has an open stream of a chat client."""
@@ -166,15 +173,6 @@ class MeasuredSize(NamedTuple):
     until: float
 
 
-def _list_used(
-    scope: QuotaScope, name: str, quota: Quota, usage: OwnerUsage, streams: int = 0
-) -> list[UsedQuota]:
-    return [
-        UsedQuota(scope=scope, name=name, quota=each, limit=bound, used=value)
-        for each, value, bound in quota.list_used(usage, streams)
-    ]
-
-
 QUERY_SHOWN_MAX_CHARS: Final = 40
 """Characters of a refused query parameter that the refusal repeats."""
 
@@ -222,9 +220,12 @@ class ServerState:
         self.events = EventReader(mid)
         self.channels = RunChannels(mid, self.events)
         self.heavy_reads = anyio.CapacityLimiter(HEAVY_READS_MAX_CONCURRENT)
-        # One lock per run to which a message is being sent. Weak: a lock disappears with the
-        # last request that uses it.
         self.tenant_sizes: LruDict[str, MeasuredSize] = LruDict(max_items=CALLERS_MAX)
+        # One lock per thread in which a run is being started, and one per run to which a
+        # message is being sent. Weak: a lock disappears with the last request that uses it.
+        self.thread_locks: WeakValueDictionary[tuple[str, ...], anyio.Lock] = (
+            WeakValueDictionary()
+        )
         self.message_locks: WeakValueDictionary[RunId, anyio.Lock] = WeakValueDictionary()
         self.closing = anyio.Event()  # set: all streams and long polls end
         self.unsigned_checkpoints = False  # whether `POST /v1/resume` takes them
@@ -446,13 +447,13 @@ class RequestContext:
         asks = (await self.server.views.read_state(run)).asks
         return any(ask.audience == f"user:{self.actor.name}" for ask in asks)
 
-    def control_arguments(self, reason: str = "") -> ControlOptions:
+    def make_control_options(self, reason: str = "") -> ControlOptions:
         """Return the arguments that every control takes: actor, reason, id, revision."""
         return ControlOptions(
             actor=self.actor,
             reason=reason,
             request_id=self.request_id(),
-            seen=self.if_match_revision(),
+            seen=self.read_if_match(),
         )
 
     def request_id(self) -> str | None:
@@ -562,7 +563,7 @@ class RequestContext:
         """
         for scope, name, quota in self.server.limits.quota_rules.list_scopes(self.actor):
             usage = await self._read_usage(scope, quota)
-            for used in _list_used(scope, name, quota, usage):
+            for used in list_used(scope, name, quota, usage):
                 if used.is_used_up and used.quota != "streams":
                     if await self._is_repeated(request_id):
                         return
@@ -611,13 +612,13 @@ class RequestContext:
         for scope, name, quota in self.server.limits.quota_rules.list_scopes(self.actor):
             usage = await self._read_usage(scope, quota)
             streams = allowance.count_open_streams(scope, key, self.actor)
-            found += _list_used(scope, name, quota, usage, streams)
+            found += list_used(scope, name, quota, usage, streams)
         return tuple(found)
 
     async def send_with_pending_limit(
         self,
         run: RunId,
-        asking: ControlOptions,
+        options: ControlOptions,
         send: Callable[[ControlOptions], Awaitable[Receipt]],
     ) -> Receipt:
         """Send a message or redirect unless too many wait for their boundary already.
@@ -636,7 +637,7 @@ class RequestContext:
         async with self.server.message_locks.setdefault(run, anyio.Lock()):
             while True:
                 state = await self.server.views.read_state(run)
-                known = asking.get("request_id") in state.requests
+                known = options.get("request_id") in state.requests
                 if len(state.pending) >= most and not known:
                     text = (
                         f"Cannot send to run {run}: {most} messages wait for their boundary "
@@ -645,10 +646,10 @@ class RequestContext:
                     raise HttpProblem(
                         "too_many_pending", 429, text, headers={"Retry-After": "5"}
                     )
-                if asking.get("seen") is not None:
+                if options.get("seen") is not None:
                     # The client named a revision itself (If-Match): a conflict is its answer.
-                    return await send(asking)
-                counted = asking.copy()
+                    return await send(options)
+                counted = options.copy()
                 counted["seen"] = state.control_rev
                 try:
                     return await send(counted)
@@ -658,16 +659,16 @@ class RequestContext:
                     # Another process was first. Count again on the state that it left.
 
     async def redirect(
-        self, run: Run, text: str, asking: ControlOptions, files: Sequence[File] = ()
+        self, run: Run, text: str, options: ControlOptions, files: Sequence[File] = ()
     ) -> Receipt:
         """Redirect a run, within the limit on pending texts."""
 
         async def send(counted: ControlOptions) -> Receipt:
             return await run.redirect(text, files=files, **counted)
 
-        return await self.send_with_pending_limit(run.id, asking, send)
+        return await self.send_with_pending_limit(run.id, options, send)
 
-    def if_match_revision(self, *, required: bool = False) -> int | None:
+    def read_if_match(self, *, required: bool = False) -> int | None:
         """Return the revision of the run in `If-Match`; None without it, or for `*`.
 
         The core compares it with the journal in the same append, so a control that was decided
@@ -692,7 +693,7 @@ class RequestContext:
         numbers = [int(rev) for rev in revs if is_seq_number(rev)]
         return None if "*" in revs else max(numbers, default=0)
 
-    def query_number(self, name: str, default: int, *, minimum: int, maximum: int) -> int:
+    def read_number(self, name: str, default: int, *, minimum: int, maximum: int) -> int:
         """Return the query parameter `name` as an integer, or `default` without it.
 
         Raises:
@@ -750,7 +751,9 @@ def json_response(
     return Response(encode_wire(value), status, headers=headers, media_type="application/json")
 
 
-async def control_response(context: RequestContext, run: Run, receipt: Receipt) -> Response:
+async def make_control_response(
+    context: RequestContext, run: Run, receipt: Receipt
+) -> Response:
     """Return the receipt of a control and the run: 202 accepted, 200 already so."""
     server = context.server
     state = await server.views.read_state(run.id)

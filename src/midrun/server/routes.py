@@ -110,7 +110,7 @@ def _get_endpoint(
     )
 
 
-def _control_endpoint(spec: ControlSpec) -> Endpoint:
+def _make_control_endpoint(spec: ControlSpec) -> Endpoint:
     route = spec.route
     return Endpoint(
         method=route.method,
@@ -126,7 +126,9 @@ def _control_endpoint(spec: ControlSpec) -> Endpoint:
     )
 
 
-def _protocol_endpoint(path: str, handler: Handler, *, takes_files: bool = False) -> Endpoint:
+def _make_protocol_endpoint(
+    path: str, handler: Handler, *, takes_files: bool = False
+) -> Endpoint:
     """Return an endpoint of another protocol, which the OpenAPI document leaves out."""
     return Endpoint(
         method="POST",
@@ -161,7 +163,7 @@ ENDPOINTS: Final = (
     _get_endpoint("/v1/runs", runs.list_runs, RunPage),
     _get_endpoint(_RUN_PATH, runs.show_run, RunView),
     # ── controls; those that decide asks are below ──
-    *(_control_endpoint(spec) for spec in CONTROL_SPECS if spec.route.part != "ask"),
+    *(_make_control_endpoint(spec) for spec in CONTROL_SPECS if spec.route.part != "ask"),
     # ── parts of a run ──
     _get_endpoint(f"{_RUN_PATH}/overlay", runs.show_overlay, RunOverlay),
     _get_endpoint(f"{_RUN_PATH}/turns", runs.list_turns, TurnPage),
@@ -238,7 +240,7 @@ ENDPOINTS: Final = (
     _get_endpoint("/v1/asks", controls.list_asks, AskPage),
     _get_endpoint("/v1/approvals", controls.list_approvals, AskPage),
     *(
-        replace(_control_endpoint(APPROVE), path=path, handler=controls.decide_ask)
+        replace(_make_control_endpoint(APPROVE), path=path, handler=controls.decide_ask)
         for path in (DECISION_ROUTE.path, "/v1/approvals/{ask}")
     ),
     # ── operators, agents, sessions ──
@@ -358,26 +360,30 @@ ENDPOINTS: Final = (
         audit_action="end_sessions",
     ),
     # ── other protocols ──
-    _protocol_endpoint("/agui/{agent}", agui.run_agent, takes_files=True),
+    _make_protocol_endpoint("/agui/{agent}", agui.run_agent, takes_files=True),
     _get_endpoint("/copilotkit/info", agui.show_info, None),
-    _protocol_endpoint("/copilotkit/agent/{agent}/run", agui.run_agent, takes_files=True),
-    _protocol_endpoint("/copilotkit/agent/{agent}/connect", agui.connect),
-    _protocol_endpoint("/copilotkit/agent/{agent}/stop/{thread}", agui.stop_run),
-    _protocol_endpoint("/ai/{agent}", ai_sdk.send_chat, takes_files=True),
+    _make_protocol_endpoint("/copilotkit/agent/{agent}/run", agui.run_agent, takes_files=True),
+    _make_protocol_endpoint("/copilotkit/agent/{agent}/connect", agui.connect),
+    _make_protocol_endpoint("/copilotkit/agent/{agent}/stop/{thread}", agui.stop_run),
+    _make_protocol_endpoint("/ai/{agent}", ai_sdk.send_chat, takes_files=True),
     _get_endpoint("/ai/{agent}/{chat}", ai_sdk.list_messages, None),
     _get_endpoint("/ai/{agent}/{chat}/stream", ai_sdk.resume_stream, None),
-    _protocol_endpoint("/ai/{agent}/{chat}/stop", ai_sdk.stop_chat),
+    _make_protocol_endpoint("/ai/{agent}/{chat}/stop", ai_sdk.stop_chat),
     _get_endpoint(f"{OPENAI_PATH}/models", chat_completions.list_models, None),
     _get_endpoint(f"{OPENAI_PATH}/models/{{agent}}", chat_completions.show_model, None),
-    _protocol_endpoint(
+    _make_protocol_endpoint(
         f"{OPENAI_PATH}/chat/completions", chat_completions.create_completion, takes_files=True
     ),
-    _protocol_endpoint(f"{OPENAI_PATH}/responses", responses.create_response, takes_files=True),
+    _make_protocol_endpoint(
+        f"{OPENAI_PATH}/responses", responses.create_response, takes_files=True
+    ),
     _get_endpoint(_RESPONSE_PATH, responses.show_response, None),
-    _protocol_endpoint(f"{_RESPONSE_PATH}/cancel", responses.cancel_response),
-    _protocol_endpoint("/a2a/{agent}", a2a.handle_rpc, takes_files=True),
+    _make_protocol_endpoint(f"{_RESPONSE_PATH}/cancel", responses.cancel_response),
+    _make_protocol_endpoint("/a2a/{agent}", a2a.handle_rpc, takes_files=True),
     _get_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest, None),
-    replace(_protocol_endpoint("/mcp", handle_mcp), role="viewer"),  # tools check the role
-    _protocol_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest, takes_files=True),
-    replace(_protocol_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest), method="DELETE"),
+    replace(_make_protocol_endpoint("/mcp", handle_mcp), role="viewer"),  # tools check the role
+    _make_protocol_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest, takes_files=True),
+    replace(
+        _make_protocol_endpoint("/a2a/{agent}/{rest:path}", a2a.handle_rest), method="DELETE"
+    ),
 )

@@ -88,6 +88,9 @@ class RunUpdates:
 
     async def _load_client_state(self) -> None:
         """Restore the run as the client has it from an earlier connection."""
+        # No server remembers its clients. The view at `after` is computed again from the
+        # journal, so the first update of this connection has only the difference, as all others
+        # do.
         if self._sent_state is None and self._after is not None:
             state = await self._server.events.load_state(self._run, self._after)
             view = await self._server.views.show_state(state, EFFECTS_MAX)

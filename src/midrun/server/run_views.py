@@ -74,7 +74,7 @@ class RunViews:
 
     async def show_state(self, state: State, max_effects: int | None = None) -> RunView:
         """Return the view of a run as of `state`, with its newest `max_effects` effects."""
-        silent = self._mid.silent_calls(state.run)
+        silent = self._mid.find_silent_calls(state.run)
         return await load_view(self._mid.store, state, max_effects=max_effects, silent=silent)
 
     async def read_head(self, run: RunId) -> Head:

@@ -25,7 +25,7 @@ from midrun.runs.validation import SEARCH_MAX_CHARS, check_traceparent, convert_
 from midrun.runs.values import EffectView, FeedEntry, FrameView, RunView
 from midrun.runs.wire import RunPage, TurnPage
 from midrun.server.commands import Command, read_commands
-from midrun.server.problem_details import HttpProblem, problem_from_error
+from midrun.server.problem_details import HttpProblem, make_problem
 from midrun.server.request_checks import mount_path
 from midrun.server.request_context import (
     RequestContext,
@@ -102,7 +102,7 @@ async def start_run(context: RequestContext) -> Response:
     if body.agent not in mid.agents:
         known = ", ".join(mid.agents) or "none, it has no agents"
         problem = f"must be one of this server ({known}), got {body.agent!r}"
-        raise problem_from_error(Misconfigured("agent", problem), "agent_not_found", 404)
+        raise make_problem(Misconfigured("agent", problem), "agent_not_found", 404)
     # The quota check knows the request id: a repeat of a request that has already started its
     # run must return that run, even if the caller has no room for another one.
     stop, request_id = _stop_condition(context, body), context.request_id()
@@ -115,17 +115,17 @@ async def start_run(context: RequestContext) -> Response:
         stop=stop,
         request_id=request_id,
         actor=context.actor,
-        trace=_trace_parent(context),
+        trace=_read_trace_parent(context),
         own_thread=bool(context.owner_filter),
         files=make_files(body.files),
         tenant=body.tenant,
         team=context.check_team(body.team),
     )
     run = await context.start_within_quotas(request_id, lambda quotas: start(quotas=quotas))
-    return await created_response(context, run)
+    return await make_created_response(context, run)
 
 
-def _trace_parent(context: RequestContext) -> str | None:
+def _read_trace_parent(context: RequestContext) -> str | None:
     """Return the caller's `traceparent`; None if it is missing or malformed."""
     # The specification of Trace Context says to ignore a malformed header. A broken tracer in
     # front of the server must not prevent runs.
@@ -135,7 +135,7 @@ def _trace_parent(context: RequestContext) -> str | None:
         return None
 
 
-async def created_response(context: RequestContext, run: Run) -> Response:
+async def make_created_response(context: RequestContext, run: Run) -> Response:
     """Return the response for a run that was started by this or an earlier request."""
     shown = await context.server.views.show_run(run.id)
     root = mount_path(context.request.scope)
@@ -165,7 +165,7 @@ def _stop_condition(context: RequestContext, body: StartBody) -> Stop | None:
         problem = (
             "Cannot accept a Custom condition: it names code of the server. Set it on the agent"
         )
-        raise problem_from_error(Misconfigured("stop", problem), "misconfigured", 422)
+        raise make_problem(Misconfigured("stop", problem), "misconfigured", 422)
     return caps or body.stop
 
 
@@ -187,17 +187,17 @@ def caps_to_stop(caps: dict[str, float]) -> Stop | None:
 async def list_runs(context: RequestContext) -> Response:
     """List runs, newest first; users see only their own."""
     params = context.request.query_params
-    limit = context.query_number("limit", 50, minimum=1, maximum=200)
+    limit = context.read_number("limit", 50, minimum=1, maximum=200)
     if (attention := params.get("attention", "")) not in {"", "true", "false"}:
         raise HttpProblem("bad_query", 400, "attention must be true or false")
     query = RunQuery(
-        phases=query_phases(params),
+        phases=read_phases(params),
         agent=params.get("agent", ""),
         label=params.get("label", ""),
         thread=params.get("thread", ""),
         parent=RunId(params.get("parent", "")),
         attention=attention == "true",
-        search=query_search(params),
+        search=read_search(params),
         tenant=params.get("tenant"),
         limit=limit,
         cursor=params.get("cursor", ""),
@@ -236,7 +236,7 @@ async def _find_rows(context: RequestContext, ids: list[str]) -> tuple[RunRow, .
     return tuple(rows)
 
 
-def query_search(params: QueryParams) -> str:
+def read_search(params: QueryParams) -> str:
     """Return the search in a query.
 
     Raises:
@@ -249,7 +249,7 @@ def query_search(params: QueryParams) -> str:
     return search
 
 
-def query_phases(params: QueryParams) -> tuple[Phase, ...]:
+def read_phases(params: QueryParams) -> tuple[Phase, ...]:
     """Return the phases in a query, from one parameter `phase` (or `state`) or several.
 
     Raises:
@@ -400,8 +400,8 @@ async def list_turns(context: RequestContext) -> Response:
     """List the turns of a run: those after the first `after`, by default the newest."""
     state = await context.server.views.read_state((await context.find_run()).id)
     total = count_turns(state)
-    limit = context.query_number("limit", TURNS_PER_PAGE, minimum=1, maximum=200)
-    after = context.query_number("after", max(total - limit, 0), minimum=0, maximum=2**53 - 1)
+    limit = context.read_number("limit", TURNS_PER_PAGE, minimum=1, maximum=200)
+    after = context.read_number("after", max(total - limit, 0), minimum=0, maximum=2**53 - 1)
     return json_response(TurnPage(items=list_turn_views(state, after, limit), total=total))
 
 

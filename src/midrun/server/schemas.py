@@ -32,11 +32,11 @@ from midrun.runs.values import RunSelection
 
 def normalize_integers(data: object, body_type: type[Struct]) -> object:
     """Convert integral floats in `data` to int where `kind` has an int field."""
-    return _normalize(data, _type_info(body_type))
+    return _normalize(data, _get_type_info(body_type))
 
 
 @cache
-def _type_info(struct_type: type[Struct]) -> info.Type:
+def _get_type_info(struct_type: type[Struct]) -> info.Type:
     return info.type_info(struct_type)
 
 
@@ -106,7 +106,7 @@ def _struct_to_wire(value: Struct) -> dict[str, object]:
     fields: dict[str, object] = {}
     if config.tag_field is not None:
         fields[config.tag_field] = config.tag
-    for name, how in _field_kinds(type(value)):
+    for name, how in _list_field_kinds(type(value)):
         content = getattr(value, name)
         if how is _FieldKind.VALUE:
             content = to_wire(content)
@@ -117,12 +117,14 @@ def _struct_to_wire(value: Struct) -> dict[str, object]:
 
 
 @cache
-def _field_kinds(struct_type: type[Struct]) -> tuple[tuple[str, _FieldKind], ...]:
+def _list_field_kinds(struct_type: type[Struct]) -> tuple[tuple[str, _FieldKind], ...]:
     hints = get_type_hints(struct_type)
-    return tuple((name, _field_kind(hints[name])) for name in struct_type.__struct_fields__)
+    return tuple(
+        (name, _find_field_kind(hints[name])) for name in struct_type.__struct_fields__
+    )
 
 
-def _field_kind(hint: object) -> _FieldKind:
+def _find_field_kind(hint: object) -> _FieldKind:
     # The alias `Json` is `Any` at run time; only fields of user data have that hint.
     if hint is _USER_JSON:
         return _FieldKind.USER_JSON
@@ -144,12 +146,12 @@ def make_schemas(
     _, components = msgspec.json.schema_components(
         (*body_types, *response_types), ref_template="#/components/schemas/{name}"
     )
-    for kind in {part for one in response_types for part in _nested_structs(one)}:
+    for kind in {part for one in response_types for part in _iter_nested_structs(one)}:
         component = components.get(kind.__name__)
         if component is None:
             continue
         component["required"] = sorted(component["properties"])
-        for name, how in _field_kinds(kind):
+        for name, how in _list_field_kinds(kind):
             if how is _FieldKind.TIME:
                 is_optional = "anyOf" in component["properties"][name]
                 component["properties"][name] = (
@@ -158,15 +160,15 @@ def make_schemas(
     return components
 
 
-def _nested_structs(hint: object) -> Iterator[type[Struct]]:
+def _iter_nested_structs(hint: object) -> Iterator[type[Struct]]:
     """Yield a struct and all structs nested in its fields."""
     if isinstance(hint, type) and issubclass(hint, Struct):
         yield hint
         for inner in get_type_hints(hint).values():
             if inner is not hint:
-                yield from _nested_structs(inner)
+                yield from _iter_nested_structs(inner)
     for inner in get_args(hint):
-        yield from _nested_structs(inner)
+        yield from _iter_nested_structs(inner)
 
 
 # The scope of a halt. `(?!\n)` because `$` also matches before a final newline in Python; in

@@ -12,6 +12,8 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Collection
+from ipaddress import ip_network
+from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -72,9 +74,13 @@ class Network(Struct, frozen=True, kw_only=True):
         """Refuse unusable settings before a socket is opened.
 
         Raises:
-            Misconfigured: the certificate does not load, or `root_path` is not a path prefix.
+            Misconfigured: the certificate does not load or is not valid now, `root_path` is
+                not a path prefix, a proxy has no address, or `drain_s` is negative.
         """
         check_tls(self.tls_cert, self.tls_key)
+        _check_proxies(self.forwarded_allow_ips or "")
+        if self.drain_s is not None and not 0 <= self.drain_s < inf:
+            raise Misconfigured("drain_s", f"must be 0 or more seconds, got {self.drain_s:g}")
         root = self.root_path
         if root and (not root.startswith("/") or root.endswith("/") or not root.isascii()):
             raise Misconfigured("root_path", f"must be like /midrun, got {root!r}")
@@ -136,7 +142,7 @@ async def serve(  # noqa: PLR0913 - all of them are settings of the command
     # The signal handlers are installed before the address is printed: the reader of the address
     # may send a signal at once, and it must not be lost.
     with open_listener(host, port) as listening, server.capture_signals():
-        base = public_url or _base_url(host, listening.getsockname()[1], network)
+        base = public_url or _format_base_url(host, listening.getsockname()[1], network)
         # A code makes its reader an operator, and this line may go to a log. So there is none
         # if a token is configured: the people who may sign in have that token.
         code = f"#code={asgi_app.code()}" if is_own_token else ""
@@ -189,7 +195,8 @@ def check_tls(cert: Path | None, key: Path | None) -> None:
     """Refuse a certificate that cannot be loaded.
 
     Raises:
-        Misconfigured: a file is missing, or the key does not belong to the certificate.
+        Misconfigured: a file is missing, the key does not belong to the certificate, or the
+            certificate is not valid now.
     """
     if cert is None:
         if key is not None:
@@ -202,10 +209,64 @@ def check_tls(cert: Path | None, key: Path | None) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
     except OSError as error:  # an SSLError is one
         files = f"{cert} with {key or 'the key in the same file'}"
-        raise Misconfigured("tls_cert", f"Cannot load {files}: {error}") from error
+        why = error.strerror or str(error)
+        if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
+            why = "the key belongs to another certificate"
+        elif isinstance(error, ssl.SSLError):
+            why = "a certificate and its private key in PEM are expected"
+        problem = f"Cannot load {files}: {why}. Check both paths"
+        raise Misconfigured("tls_cert", problem) from error
+    if problem := _find_certificate_problem(cert, key):
+        raise Misconfigured("tls_cert", f"Cannot use {cert}: {problem}. Renew it")
 
 
-def _base_url(host: str, port: int, network: Network) -> str:
+def _find_certificate_problem(cert: Path, key: Path | None) -> str:
+    """Say why clients would refuse the certificate at this time; "" if they would not.
+
+    A client that trusts this very certificate shakes hands with a server that has it, in
+    memory. The module `ssl` cannot read the dates of a certificate otherwise.
+    """
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_context.load_cert_chain(cert, key)
+    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_context.check_hostname = False
+    client_context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    client_context.load_verify_locations(cert)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = server_context.wrap_bio(to_server, to_client, server_side=True)
+    client = client_context.wrap_bio(to_client, to_server)
+    for side in (client, server, client):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLCertVerificationError as error:
+            # Other problems depend on the client: which authorities it trusts, for example.
+            return error.verify_message if error.verify_code in CERTIFICATE_DATE_CODES else ""
+        except ssl.SSLError:
+            return ""
+    return ""
+
+
+CERTIFICATE_DATE_CODES: Final = frozenset({9, 10})
+"""X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED of OpenSSL."""
+
+
+def _check_proxies(addresses: str) -> None:
+    """Refuse addresses of proxies that are neither addresses nor networks."""
+    for word in addresses.split(","):
+        address = word.strip()
+        # uvicorn takes any other word for the name of a Unix socket, and trusts no proxy then.
+        if address in {"", "*"} or address.startswith("/"):
+            continue
+        try:
+            ip_network(address, strict=False)
+        except ValueError:
+            problem = f"must be addresses such as 10.0.0.7 or 10.0.0.0/8, or *; got {address!r}"
+            raise Misconfigured("forwarded_allow_ips", problem) from None
+
+
+def _format_base_url(host: str, port: int, network: Network) -> str:
     scheme = "http" if network.tls_cert is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
@@ -293,7 +354,10 @@ def open_listener(host: str, port: int) -> socket.socket:
         listening.listen(LISTEN_BACKLOG)
     except OSError as error:
         listening.close()
-        raise Misconfigured(f"address {host}:{port}", str(error)) from error
+        problem = (
+            f"Cannot listen there: {error.strerror or error}. Choose another --port or --host"
+        )
+        raise Misconfigured(f"address {host}:{port}", problem) from error
     except OverflowError:
         listening.close()
         raise Misconfigured("port", f"must be from 0 to 65535, got {port}") from None

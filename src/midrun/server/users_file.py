@@ -34,7 +34,6 @@ from midrun.server.auth import TOKEN_BYTES, find_name_problem, hash_token
 _LOG: Final = logging.getLogger("midrun.server")
 
 TOKEN_PREFIX: Final = "midrun_"  # noqa: S105 - makes tokens recognisable, also to scanners
-USER_ROLES: Final[tuple[Role, ...]] = ("viewer", "user", "operator")
 
 _PRIVATE_FILE_MODE: Final = 0o600
 _OTHER_WRITERS_BITS: Final = 0o022
@@ -100,7 +99,11 @@ class UsersFile:
                 mode = os.fstat(file.fileno()).st_mode
                 text = file.read()
         except OSError as error:
-            raise Misconfigured(where, f"Cannot read it: {error}") from error
+            why = getattr(error, "strerror", "") or str(error)
+            problem = (
+                f"Cannot read it: {why}. Add a user with midrun users add, or check the path"
+            )
+            raise Misconfigured(where, problem) from error
         if mode & _OTHER_WRITERS_BITS and stat.S_ISREG(mode):
             problem = "Cannot use it: other accounts can write it. Run chmod go-w on it"
             raise Misconfigured(where, problem)

@@ -25,7 +25,7 @@ Waiter = asyncio.Future[None]
 """A future that one task awaits until another task or thread wakes it."""
 
 
-def new_waiter() -> Waiter:
+def make_waiter() -> Waiter:
     """Return a waiter for a task of the running event loop."""
     return asyncio.get_running_loop().create_future()
 

@@ -178,7 +178,7 @@ class AppendWrite(JournalWrite, frozen=True, kw_only=True, gc=False):
             epoch=self.lease.epoch if self.lease else None,
         )
         # Without a head the row keeps its head and its holder. A head that is not `leased`
-        # gives the lease back in the same transaction as the entry that ends the drive.
+        # gives the lease back in the same transaction as the entry with which the run rests.
         stored_head, holder = current.stored_head, current.holder
         if self.stored_head is not None:
             stored_head = self.stored_head

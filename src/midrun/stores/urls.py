@@ -64,9 +64,19 @@ async def open_store(
             own_clock = None if clock is read_wall_clock else clock
             return await _open_postgres(url, durability, own_clock, key, cipher)
         case _:
-            kinds = "memory://, sqlite:///path/to/file.db or postgresql://host/database"
-            shown = f"{parts.scheme}://…" if "@" in url else url  # it may hold a password
-            raise Misconfigured("store", f"must be {kinds}, got {shown!r}")
+            raise make_url_error(url)
+
+
+SCHEMES: Final = frozenset({"memory", "sqlite", "postgresql", "postgres"})
+"""The schemes of the addresses of stores."""
+
+
+def make_url_error(url: str) -> Misconfigured:
+    """Return the error for an address that names no kind of store."""
+    kinds = "memory://, sqlite:///path/to/file.db or postgresql://host/database"
+    scheme = url.partition(":")[0]
+    shown = f"{scheme}://…" if "@" in url else url  # it may hold a password
+    return Misconfigured("store", f"must be {kinds}, got {shown!r}")
 
 
 async def _open_sqlite(open_sync: Callable[[], SqliteStore]) -> SqliteStore:

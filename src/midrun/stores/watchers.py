@@ -11,7 +11,7 @@ has reported for the last `REMEMBERED_MAX_RUNS` runs and drops the repetition.
 """
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import Final
@@ -20,7 +20,7 @@ from anyio.lowlevel import checkpoint
 
 from midrun.core.ids import SEQ_ZERO, RunId, Seq
 from midrun.ports.store import Change
-from midrun.stores.cross_thread import get_current_loop, new_waiter, wake_waiters
+from midrun.stores.cross_thread import Loop, get_current_loop, make_waiter, wake_waiters
 
 REMEMBERED_MAX_RUNS: Final = 4096
 """The number of runs whose last reported seq is remembered."""
@@ -29,7 +29,7 @@ CHANGES_BEFORE_YIELD: Final = 64
 """The number of changes a consumer gets before other tasks get a turn of the event loop."""
 
 COLLECT_S: Final = 0.005
-"""The time for which commits of this process are collected before a watch is woken.
+"""Seconds for which commits of this process are collected before they are reported.
 
 The driver of the run learns of its own append directly, so this delay costs it nothing.
 """
@@ -45,6 +45,8 @@ class Watchers:
         self._lock = Lock()
         self._watches: list[ChangeWatch] = []
         self._last_seqs: OrderedDict[RunId, Seq] = OrderedDict()  # the newest change last
+        self._collected: dict[RunId, Seq] = {}  # not reported yet
+        self._timer_loop: Loop | None = None  # has a timer that reports them
 
     def notify(
         self,
@@ -55,29 +57,45 @@ class Watchers:
     ) -> None:
         """Report `changes` to every watch, without waiting; leave out repetitions.
 
-        The runs in `held` have a live lease. With `delayed=True` a watch of this event loop is
-        woken after a short delay, so that several commits wake it once.
+        The runs in `held` have a live lease. With `delayed=True` they are reported after a
+        short delay, together with those of later commits.
         """
+        # A thread without an event loop has no timer: there, nothing is delayed.
+        loop, is_news = get_current_loop() if delayed else None, False
         # Commits are remembered also while no watch is open: the listener of a watch that is
         # opened next may still receive their announcement.
         with self._lock:
-            fresh: dict[RunId, Seq] = {}
             for run, seq in changes:
                 if run == HALTS_CHANGED:
-                    fresh[run] = seq
+                    loop = None  # a halt must take effect at once
                 elif self._last_seqs.get(run, SEQ_ZERO) < seq:
-                    self._last_seqs[run] = fresh[run] = seq
+                    self._last_seqs[run] = seq
                     self._last_seqs.move_to_end(run)
+                else:
+                    continue
+                self._collected[run] = seq
+                is_news = True
+            # A timer of another event loop may never come, because that loop has ended.
+            if is_news and loop is not None and self._timer_loop is not loop:
+                self._timer_loop = loop
+                loop.call_later(COLLECT_S, self._report)
+        if is_news and loop is None:
+            self._report(held)
+
+    def _report(self, held: Collection[RunId] = ()) -> None:
+        """Report everything that was collected, and forget the oldest runs."""
+        with self._lock:
+            collected, self._collected, self._timer_loop = self._collected, {}, None
             while len(self._last_seqs) > REMEMBERED_MAX_RUNS:
                 self._last_seqs.popitem(last=False)
             watches = tuple(self._watches)
-        if fresh:
+        if collected:
             for watch in watches:
-                # A halt must take effect at once, so a batch with one is never delayed.
-                watch.add_changes(fresh, held, delayed=delayed and HALTS_CHANGED not in fresh)
+                watch.add_changes(collected, held)
 
     def end_watches(self) -> None:
         """End every watch because the store is being closed."""
+        self._report()
         with self._lock:
             watches = tuple(self._watches)
         for watch in watches:
@@ -86,7 +104,8 @@ class Watchers:
     @contextmanager
     def subscribe(self) -> Iterator["ChangeWatch"]:
         """Open a watch that receives every change from now on."""
-        watch = ChangeWatch()
+        self._report()  # the earlier ones are not for it
+        watch = ChangeWatch(self._report)
         with self._lock:
             self._watches.append(watch)
         try:
@@ -99,18 +118,16 @@ class Watchers:
 class ChangeWatch(AsyncIterator[Change]):
     """The pending changes of one consumer: the newest seq of each run."""
 
-    def __init__(self) -> None:
+    def __init__(self, report_collected: Callable[[], None]) -> None:
+        self._report_collected = report_collected  # adds what was collected until now
         self._lock = Lock()
         self._pending: dict[RunId, Seq] = {}
         self._pending_held: set[RunId] = set()  # the pending runs that have a live lease
-        self._waiter = new_waiter()
+        self._waiter = make_waiter()
         self._since_yield = 0
-        self._wake_scheduled = False  # a delayed wake-up is scheduled
         self._ended = False
 
-    def add_changes(
-        self, changes: dict[RunId, Seq], held: Collection[RunId] = (), *, delayed: bool = False
-    ) -> None:
+    def add_changes(self, changes: dict[RunId, Seq], held: Collection[RunId] = ()) -> None:
         """Add changes; a newer seq of a run replaces an older one."""
         with self._lock:
             for run, seq in changes.items():
@@ -120,18 +137,6 @@ class ChangeWatch(AsyncIterator[Change]):
         # No wake-up can be lost here. `__anext__` creates its waiter under the lock and only if
         # nothing is pending. So either it has seen the change that was added above, or
         # `_waiter` is already the one it is about to await.
-        #
-        # The delay uses `call_later`, which is not thread-safe: from another thread the watch
-        # is woken at once.
-        loop = self._waiter.get_loop()
-        if not delayed or get_current_loop() is not loop:
-            wake_waiters([self._waiter])
-        elif not (self._wake_scheduled or self._waiter.done()):
-            self._wake_scheduled = True
-            loop.call_later(COLLECT_S, self._wake_now)
-
-    def _wake_now(self) -> None:
-        self._wake_scheduled = False
         wake_waiters([self._waiter])
 
     def end(self) -> None:
@@ -148,6 +153,7 @@ class ChangeWatch(AsyncIterator[Change]):
             self._since_yield = 1
             await checkpoint()
         while True:
+            self._report_collected()
             with self._lock:
                 for run in self._pending:
                     held = run in self._pending_held
@@ -155,7 +161,7 @@ class ChangeWatch(AsyncIterator[Change]):
                     return Change(run=run, seq=self._pending.pop(run), held=held)
                 if self._ended:
                     raise StopAsyncIteration
-                self._waiter = waiter = new_waiter()
+                self._waiter = waiter = make_waiter()
             # The wait below gives other tasks their turn.
             self._since_yield = 1
             await waiter

@@ -42,6 +42,11 @@ class TemporalServer:
         """Host and port; the same after a restart."""
         return f"{HOST}:{self._port}"
 
+    @property
+    def pid(self) -> int:
+        """The process of the server; 0 while it is stopped."""
+        return 0 if self._process is None else self._process.pid
+
     def start(self) -> None:
         """Start the server, and wait until it answers."""
         if not PROGRAM.exists():

@@ -46,12 +46,11 @@ from tests.scenarios.conversation.toolkit import (
     ApprovalToolkit,
     expect_refusal,
     make_parent,
-    repeat_results,
     wait_for_ask,
-    wait_for_child,
 )
 from tests.support.clocks import YEAR_LEASE, ManualClock
-from tests.support.run_journal import read_entries, wait_for_entry
+from tests.support.gated_model import repeat_results
+from tests.support.run_journal import read_entries, wait_for_child, wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 
@@ -116,7 +115,7 @@ async def test_the_ask_on_the_parent_has_tool_and_arguments_of_the_call_of_the_c
         format_ask_question(ask),
     ]
     for text in surfaces:
-        assert "Approve: Pay?" in text
+        assert "Approve “Pay”?" in text
         assert "(name: “x”)" in text
     dialog = list(map(plain_text, draw_ask_dialog(ask, 1, 1, 80)))
     assert "  a child run calls pay: Pay: name “x”" in dialog
@@ -126,7 +125,7 @@ async def test_the_ask_on_the_parent_has_tool_and_arguments_of_the_call_of_the_c
         while not isinstance(started := await anext(events), AskStarted):
             continue
     assert (started.tool, started.args, started.title) == (ask.tool, ask.args, ask.title)
-    assert started.sentence.endswith("asks a1, to allow a call: pay (name: “x”)")
+    assert started.sentence.endswith("asks for approval (a1): pay (name: “x”)")
 
 
 async def test_the_ask_on_the_top_run_is_about_the_call_of_the_grandchild(

@@ -33,10 +33,9 @@ from tests.scenarios.conversation.toolkit import (
     ApprovalToolkit,
     make_child,
     make_parent,
-    repeat_results,
-    wait_for_child,
 )
-from tests.support.run_journal import read_entries, read_kinds, wait_for_entry
+from tests.support.gated_model import repeat_results
+from tests.support.run_journal import read_entries, read_kinds, wait_for_child, wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.support.undoable_drafts import UNDO_ATTEMPTS, UndoableDrafts, make_fast_environment
 from tests.unit.runs.conftest import OpenMidrun, verify_journals

@@ -22,13 +22,9 @@ from midrun.core.run_head import build_head
 from midrun.core.values import Json
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Cue, Line
-from tests.scenarios.conversation.toolkit import (
-    ApprovalToolkit,
-    make_parent,
-    repeat_results,
-    wait_for_child,
-)
-from tests.support.run_journal import read_entries
+from tests.scenarios.conversation.toolkit import ApprovalToolkit, make_parent
+from tests.support.gated_model import repeat_results
+from tests.support.run_journal import read_entries, wait_for_child
 from tests.unit.runs.conftest import OpenMidrun, verify_journals
 
 KEY = b"a key of the deployment"

@@ -22,10 +22,15 @@ from tests.scenarios.conversation.toolkit import (
     ApprovalToolkit,
     make_child,
     make_parent,
-    repeat_results,
-    wait_for_child,
 )
-from tests.support.run_journal import get_worker, read_entries, wait_for_entry, yield_until
+from tests.support.gated_model import repeat_results
+from tests.support.run_journal import (
+    get_worker,
+    read_entries,
+    wait_for_child,
+    wait_for_entry,
+    yield_until,
+)
 from tests.unit.runs.conftest import OpenMidrun
 
 TIME_LIMIT_SECONDS = 60

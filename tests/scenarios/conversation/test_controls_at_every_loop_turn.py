@@ -19,7 +19,8 @@ from midrun.core.values import TERMINAL_PHASES, Json
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Line
 from midrun.stores.memory import MemoryStore
-from tests.scenarios.conversation.toolkit import OPERATOR, wait_for_child
+from tests.scenarios.conversation.toolkit import OPERATOR
+from tests.support.run_journal import wait_for_child
 
 TIME_LIMIT_SECONDS = 60
 TOO_LATE_REASONS = {

@@ -21,7 +21,8 @@ from midrun.core.values import RequestedCall as ToolUse
 from midrun.models import Use
 from midrun.runs.turns import SHOWN_MAX_CHARS, count_turns, list_turns, make_plan_rows
 from midrun.testing.scenario import Scenario, given
-from tests.scenarios.conversation.toolkit import ApprovalToolkit, repeat_results
+from tests.scenarios.conversation.toolkit import ApprovalToolkit
+from tests.support.gated_model import repeat_results
 from tests.support.run_journal import read_entries, read_turns, wait_for_entry
 from tests.unit.runs.conftest import OpenMidrun
 

@@ -17,9 +17,9 @@ from tests.scenarios.conversation.toolkit import (
     ApprovalToolkit,
     expect_refusal,
     repeat_last_message,
-    repeat_results,
 )
 from tests.support.clocks import YEAR_LEASE, ManualClock
+from tests.support.gated_model import repeat_results
 from tests.support.run_journal import read_entries, read_journal, read_turns, wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun

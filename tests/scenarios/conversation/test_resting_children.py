@@ -25,11 +25,10 @@ from tests.scenarios.conversation.toolkit import (
     OPERATOR,
     ApprovalToolkit,
     make_parent,
-    repeat_results,
     wait_for_ask,
-    wait_for_child,
 )
-from tests.support.run_journal import read_entries
+from tests.support.gated_model import repeat_results
+from tests.support.run_journal import read_entries, wait_for_child
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 

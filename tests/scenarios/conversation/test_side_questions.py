@@ -9,8 +9,8 @@ from midrun.core.entries import FrameAbandoned, FramePushed, FrameResumed, Messa
 from midrun.core.transcript import Transcript, Turn
 from midrun.models import Use
 from midrun.models.scripted import Line
-from tests.scenarios.conversation.toolkit import ApprovalToolkit, make_parent, wait_for_child
-from tests.support.run_journal import read_entries, read_turns, wait_for_entry
+from tests.scenarios.conversation.toolkit import ApprovalToolkit, make_parent
+from tests.support.run_journal import read_entries, read_turns, wait_for_child, wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 

@@ -11,10 +11,9 @@ from tests.scenarios.conversation.toolkit import (
     ApprovalToolkit,
     expect_refusal,
     make_parent,
-    wait_for_child,
 )
 from tests.support.gated_model import GatedModel, GatedReply
-from tests.support.run_journal import read_entries, read_turns, wait_for_entry
+from tests.support.run_journal import read_entries, read_turns, wait_for_child, wait_for_entry
 from tests.unit.runs.conftest import OpenMidrun
 
 

@@ -2,6 +2,7 @@
 
 from midrun import Agent, Completed, Midrun, Tool, tool
 from midrun.core.entries import AskAnswered, CallDone
+from midrun.core.journaled_text import quote_title
 from midrun.core.placeholders import PLACEHOLDER
 from midrun.core.values import Json
 from midrun.events import AskStarted, ToolFinished, ToolStarted
@@ -48,10 +49,12 @@ async def test_every_surface_has_the_title(opened: OpenMidrun) -> None:
     run = await midrun.start("clerk", "go")
     view = await run.until("waiting")
     title = "Send “Hi” to “bo”"
+    quoted = quote_title(title)
+    question = f"Approve {quoted}?"
     (ask,) = view.asks
-    assert (ask.title, ask.question) == (title, f"Approve: {title}?")
+    assert (ask.title, ask.question) == (title, question)
     assert ask.args == {"to": "bo", "subject": "Hi", "body": "How are you?"}  # all of them
-    assert view.status.note == f"Approve: {title}?"
+    assert view.status.note == question
     await run.approve(actor="ada")
     assert isinstance(await run.result(), Completed)
     view = await run.view()
@@ -63,11 +66,11 @@ async def test_every_surface_has_the_title(opened: OpenMidrun) -> None:
     events = [event async for event in run.events()]
     asked = next(event for event in events if isinstance(event, AskStarted))
     assert asked.title == title
-    assert "to allow a call: Send “Hi” to “bo” (body: “How are you?" in asked.sentence
+    assert f"asks for approval (a1): {quoted} (body: “How are you?" in asked.sentence
     started = next(event for event in events if isinstance(event, ToolStarted))
-    assert started.sentence == f"the agent started: {title}, approved by ada"
+    assert started.sentence == f"the agent started {quoted}, approved by ada"
     finished = next(event for event in events if isinstance(event, ToolFinished))
-    assert (finished.title, finished.who) == (title, title)
+    assert (finished.title, finished.who) == (title, quoted)
 
 
 async def test_edited_arguments_get_a_new_title(opened: OpenMidrun) -> None:

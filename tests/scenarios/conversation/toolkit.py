@@ -4,7 +4,6 @@ import threading
 from collections.abc import Awaitable
 from datetime import timedelta
 
-import anyio.lowlevel
 import pytest
 
 from midrun import (
@@ -20,7 +19,6 @@ from midrun import (
     tool,
 )
 from midrun.agents.outcome import AskView
-from midrun.core.ids import CallId, RunId, make_child_id
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel
 from midrun.testing.controllable_tools import ControllableTools
@@ -79,16 +77,6 @@ def make_parent(
     return Agent("parent", model=ScriptedModel(turns), tools=tools)  # type: ignore[arg-type]  # checked there
 
 
-async def wait_for_child(midrun: Midrun, run: Run, call: str = "c2") -> Run:
-    """Return the child run of a call of `run`, once it exists."""
-    child = make_child_id(RunId(run.id), CallId(call))
-    while True:
-        try:
-            return await midrun.get(child)
-        except LookupError:
-            await anyio.lowlevel.checkpoint()
-
-
 async def wait_for_ask(midrun: Midrun, run: Run) -> AskView:
     """Wait until the parent waits, and return its ask; its row asks for attention, too."""
     view = await run.until("waiting")
@@ -103,12 +91,6 @@ async def expect_refusal(control: Awaitable[Receipt]) -> ControlRefused:
     with pytest.raises(ControlRefused) as caught:
         await control
     return caught.value
-
-
-def repeat_results(messages: Transcript) -> str:
-    """Return the results of the last calls, as the turn of the model."""
-    last = next(turn for turn in reversed(messages) if turn.uses)
-    return "; ".join(f"{made.tool}: {made.problem or made.result}" for made in last.uses)
 
 
 def repeat_last_message(messages: Transcript) -> str:

@@ -11,10 +11,10 @@ import anyio
 
 from midrun import Agent, Checkpoint, ask_human, is_paused, pause_here, tool
 from midrun.agents.outcome import Outcome
-from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.models.scripted import Cue, Line
 from midrun.stops import Stop
+from tests.support.gated_model import repeat_results
 
 
 def append_line(log: str, line: str) -> None:
@@ -105,12 +105,6 @@ async def sign(log: str, name: str) -> str:
     """Sign a document, after the approval of a second person."""
     append_line(log, f"signed {name}")
     return f"signed {name}"
-
-
-def repeat_results(messages: Transcript) -> str:
-    """Reply with the results of the last calls, as the model got them."""
-    last = next(turn for turn in reversed(messages) if turn.uses)
-    return "; ".join(f"{made.tool}: {made.problem or made.result}" for made in last.uses)
 
 
 ASK_TOOLS = (ask_async, ask_blocking, ask_thread, ask_in_try, ask_in_task, ask_human)

@@ -230,7 +230,7 @@ async def test_sixty_calls_of_one_reply_stop_at_ten(opened: OpenMidrun) -> None:
     assert sorted(tools.completed) == sorted(names[:10])
     assert await read_caps(run) == {"tool_calls": (10, 10)}
     view = await run.view()
-    unmade = "50 calls are not made yet: Quick, Quick"
+    unmade = "50 calls are not made yet: “Quick”, “Quick”"
     assert view.status.note.startswith(unmade)
     assert unmade in view.controls["pause"].consequence
     reader = JournalDescriber(run.id)

@@ -19,7 +19,6 @@ from midrun.ports.environment import Environment
 from midrun.stops import Custom, MaxTokens
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.promises import stop_conditions
-from tests.scenarios.promises.log_agent import repeat_results
 from tests.scenarios.promises.models import (
     BAD_REQUEST,
     OVERLOADED,
@@ -29,6 +28,7 @@ from tests.scenarios.promises.models import (
 )
 from tests.scenarios.promises.tools import fails_async, fails_blocking, fails_thread
 from tests.support.clocks import YEAR_LEASE, ManualClock
+from tests.support.gated_model import repeat_results
 from tests.support.run_journal import read_entries, read_kinds, wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun

@@ -47,7 +47,7 @@ async def test_a_pausing_run_lists_the_calls_it_waits_for(opened: OpenMidrun) ->
     view = await run.view()
     assert (view.phase, view.phase_by) == ("pausing", "ada")
     assert [call.tool for call in view.in_flight] == ["slow", "read"]
-    assert "waits for Slow, Read" in view.controls["pause"].consequence
+    assert "waits for “Slow”, “Read”" in view.controls["pause"].consequence
     tools.gate("b").set()
     await yield_until(lambda: "b" in tools.completed)
     await run.view()

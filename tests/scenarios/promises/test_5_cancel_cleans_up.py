@@ -600,7 +600,7 @@ def check_markdown(report: Report) -> None:
         ("Undone", "undone"),
         ("Could not be undone", "not_undone"),
         ("Stopped midway", "stopped"),
-        ("Unsure whether it happened", "unsure"),
+        ("Unknown whether it happened", "unsure"),
         ("Never started", "never"),
     ):
         section = text.split(f"## {title}\n")[1].split("## ", 1)[0]

@@ -21,10 +21,10 @@ from tests.scenarios.promises.log_agent import (
     log_agent,
     read_log,
     reload_checkpoint,
-    repeat_results,
 )
 from tests.scenarios.promises.other_process import run_in_other_process
 from tests.support.clocks import YEAR_LEASE, ManualClock
+from tests.support.gated_model import repeat_results
 from tests.support.run_journal import read_entries, read_kinds, wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun

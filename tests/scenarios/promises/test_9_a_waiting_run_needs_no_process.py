@@ -18,9 +18,9 @@ from tests.scenarios.promises.log_agent import (
     log_agent,
     read_log,
     reload_checkpoint,
-    repeat_results,
 )
 from tests.scenarios.promises.other_process import run_in_other_process
+from tests.support.gated_model import repeat_results
 from tests.support.run_journal import wait_for_entry
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun

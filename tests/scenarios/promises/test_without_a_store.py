@@ -32,16 +32,10 @@ from midrun.models import ScriptedModel, Use
 from midrun.ports.environment import read_wall_clock
 from midrun.stops import MaxSteps
 from midrun.testing.controllable_tools import ControllableTools
-from tests.scenarios.promises.log_agent import (
-    act,
-    append_line,
-    get_script,
-    log_agent,
-    read_log,
-    repeat_results,
-)
+from tests.scenarios.promises.log_agent import act, append_line, get_script, log_agent, read_log
 from tests.scenarios.promises.models import BAD_REQUEST, FailingModel
 from tests.scenarios.promises.other_process import run_in_other_process
+from tests.support.gated_model import repeat_results
 from tests.support.store_choice import get_store_url
 from tests.unit.runs.conftest import OpenMidrun
 

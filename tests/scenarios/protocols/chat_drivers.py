@@ -719,10 +719,16 @@ async def open_chat(
 ) -> AsyncIterator[ChatDriver]:
     """Open a client of a protocol in the thread t; `like` is another client of the thread."""
     async with OPENERS[kind](url, user) as driver:
-        if isinstance(driver, ResponsesDriver) and isinstance(like, ResponsesDriver):
-            driver.previous = like.previous
-        if isinstance(driver, A2aDriver) and isinstance(like, A2aDriver):
-            driver.task = like.task
-        if isinstance(driver, McpDriver) and isinstance(like, McpDriver):
-            driver.run = like.run
+        if like is not None:
+            share_thread(like, driver)
         yield driver
+
+
+def share_thread(known: ChatDriver, other: ChatDriver) -> None:
+    """Give the other client what the first knows of its thread."""
+    if isinstance(known, ResponsesDriver) and isinstance(other, ResponsesDriver):
+        other.previous = known.previous
+    if isinstance(known, A2aDriver) and isinstance(other, A2aDriver):
+        other.task = known.task
+    if isinstance(known, McpDriver) and isinstance(other, McpDriver):
+        other.run = known.run

@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import anyio
 import httpx2
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from midrun import Agent, Midrun, Run
 from midrun.ports.store import RunQuery
@@ -65,6 +67,53 @@ def serve_agent(tmp_path: Path) -> ServeAgent:
                     assert verdict, str(verdict)
 
     return serve
+
+
+@dataclass
+class SentRequest:
+    """A request of a client, as the server got it."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    body: bytes = b""
+
+    @asynccontextmanager
+    async def repeat(self, client: httpx2.AsyncClient) -> AsyncIterator[httpx2.Response]:
+        """Send the request again, as a client or a proxy does that has lost the reply."""
+        headers = {**self.headers, "x-stainless-retry-count": "1"}
+        async with client.stream(
+            self.method, self.url, headers=headers, content=self.body
+        ) as reply:
+            yield reply
+
+
+@pytest.fixture
+def sent_requests(monkeypatch: pytest.MonkeyPatch) -> list[SentRequest]:
+    """Return the requests of all clients of all servers, as they come."""
+    requests: list[SentRequest] = []
+    serve = App.__call__
+
+    async def record(self: App, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await serve(self, scope, receive, send)
+            return
+        query = scope["query_string"].decode()
+        own = {key.decode(): value.decode() for key, value in scope["headers"]}
+        kept = {key: own[key] for key in own if key not in {"host", "content-length"}}
+        url = scope["path"] + (f"?{query}" if query else "")
+        request = SentRequest(scope["method"], url, kept)
+        requests.append(request)
+
+        async def receive_and_record() -> Message:
+            message = await receive()
+            request.body += message.get("body", b"")
+            return message
+
+        await serve(self, scope, receive_and_record, send)
+
+    monkeypatch.setattr(App, "__call__", record)
+    return requests
 
 
 @asynccontextmanager

@@ -300,11 +300,21 @@ async def test_a_message_answers_a_question_and_gives_an_approval(
         ]
         assert seen[-1] == ("status_update", "input_required")
         assert paid == []
+        task = await client.get_task(pb.GetTaskRequest(id=run.id))
+        shown = task.status.message.parts[0].text
+        assert '{"amount":5}' in shown, "an approval needs the arguments"
+        assert "Reply `approve`" in shown
         seen = [
             summarize_event(e) async for e in client.send_message(make_message("Yes.", run.id))
         ]
         assert seen[-1] == ("status_update", "completed")
         assert paid == [5]
+        task = await client.get_task(pb.GetTaskRequest(id=run.id))
+        history = [message.parts[0].text for message in task.history]
+        question = history.index("Whom?")
+        assert history[question + 1] == "Ann", "the history has what the client sent"
+        assert history[-2:] == ["approve", "Done."]
+        assert len({message.message_id for message in task.history}) == len(history)
 
 
 @BINDINGS
@@ -467,6 +477,9 @@ async def test_json_rpc_errors_have_their_standard_codes(
             assert reply.status_code == 200
             body = reply.json()
             assert (body["id"], body["error"]["code"]) == (request_id, code)
+        for text in (b"\xff\xfe", b"[" * 100_000):
+            reply = await http.post(f"{server.url}/a2a/actor/message:send", content=text)
+            assert reply.status_code == 400, "in REST, bytes that are no JSON are refused, too"
 
 
 async def test_a_page_of_tasks_has_the_total_number_of_matching_tasks(

@@ -4,7 +4,9 @@
 """
 
 import json
+from contextlib import AsyncExitStack
 
+import anyio
 import anyio.lowlevel
 import pytest
 
@@ -18,7 +20,7 @@ from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.protocols.conftest import ServeAgent, open_http_client
 from tests.scenarios.protocols.node_clients import JsonObject, run_ai_sdk
 from tests.support.gated_model import GatedModel, GatedReply
-from tests.support.run_journal import read_entries
+from tests.support.run_journal import read_entries, yield_until
 from tests.unit.server.conftest import make_token
 
 pytestmark = pytest.mark.once
@@ -193,6 +195,52 @@ async def test_a_viewer_who_stops_watching_does_not_pause_the_run(
         stage.gate("x").set()
         await run.until("completed")
         assert not await read_entries(run, PauseRequested)
+
+
+async def test_the_grace_begins_again_when_a_client_that_came_back_leaves(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    """A bad connection breaks again and again, and each time only for a moment."""
+    grace_s = 0.4
+    agent = stage.agent(Use("read", name="x"), "Done.")
+    async with (
+        serve_agent(agent, Bridges(grace_s=grace_s)) as server,
+        open_http_client(server) as http,
+    ):
+        async with AsyncExitStack() as back:
+            body = {"id": "t", "messages": [make_user_message("Go.")]}
+            async with http.stream("POST", "/ai/actor", json=body):
+                await stage.start("x").wait()
+                follow = http.stream("GET", "/ai/actor/t/stream")
+                # Without a reference, the iterator would be collected, and close the stream.
+                followed = (await back.enter_async_context(follow)).aiter_raw()
+                await anext(followed)
+            await yield_until(lambda: server.app.streams == 1)
+            await anyio.sleep(grace_s / 2)  # a part of the first grace
+            left_at = anyio.current_time()
+        await (await server.get_only_run()).until("paused")
+        assert anyio.current_time() - left_at >= grace_s
+
+
+async def test_regenerate_sends_a_message_that_was_refused_before(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    """The run was at a cap, which is raised meanwhile."""
+
+    def conclude(messages: Transcript) -> str:
+        return f"As you said: {messages[-1].text}"
+
+    agent = stage.agent(Use("quick", name="a"), conclude, stop=MaxSteps(1))
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        body = {"id": "t", "messages": [make_user_message("Go.")]}
+        assert "[DONE]" in (await http.post("/ai/actor", json=body)).text
+        run = await server.get_only_run()
+        assert (await run.view()).phase == "paused"
+        body = {"id": "t", "messages": [make_user_message("More.")]}
+        assert "cap_reached" in (await http.post("/ai/actor", json=body)).text
+        await run.raise_cap(steps=5, actor="operator:olga")
+        again = await http.post("/ai/actor", json=body | {"trigger": "regenerate-message"})
+        assert "As you said: More." in again.text
 
 
 async def test_a_message_to_a_run_that_ends_is_refused_and_not_lost_silently(

@@ -5,9 +5,17 @@ each protocol. `MISSING` lists the steps that a protocol has no word for; these 
 the reason. A test of one protocol alone is in the file of that protocol.
 """
 
-import pytest
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
-from midrun import Agent, Run, ask_human, tool
+import anyio
+import httpx2
+import pytest
+from a2a.utils.errors import TaskNotCancelableError
+from anyio.lowlevel import checkpoint
+
+from midrun import Agent, File, Receipt, ask_human, tool
+from midrun.core.controls import Control, Redirect, Resume
 from midrun.core.entries import (
     CallStarted,
     CancelRequested,
@@ -15,8 +23,11 @@ from midrun.core.entries import (
     RedirectRequested,
     RunStarted,
 )
+from midrun.core.ids import RunId
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
+from midrun.ports.store import RunQuota
+from midrun.runs.service import RunService
 from midrun.server import Bridges
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.protocols.chat_drivers import (
@@ -29,11 +40,12 @@ from tests.scenarios.protocols.chat_drivers import (
     OPENERS,
     RESPONSES,
     STATES_ONLY,
+    ChatDriver,
     open_chat,
+    share_thread,
 )
-from tests.scenarios.protocols.conftest import ServeAgent
+from tests.scenarios.protocols.conftest import SentRequest, ServeAgent, open_http_client
 from tests.support.gated_model import GatedModel, GatedReply
-from tests.support.paths import ROOT
 from tests.support.run_journal import read_entries, wait_for_entry, yield_until
 
 pytestmark = pytest.mark.once
@@ -56,6 +68,22 @@ MISSING = {
         (AI_SDK, AG_UI, COPILOTKIT, COMPLETIONS, RESPONSES),
         "leaving the stream pauses after the grace",
     ),
+    "repeated request": {
+        MCP: "a call of a tool has no id; `request_id` of midrun_start names a start"
+    },
+    "storm": {
+        COMPLETIONS: "a client that lost its stream cannot follow the reply",
+        MCP: "a call that waits is no stream",
+    },
+    "two beginnings": {
+        A2A: "a context may have several tasks at work",
+        MCP: "midrun_start always starts a run",
+    },
+    "race": {MCP: "a tool names the control; the refusal has the tools that are accepted now"},
+    "race with the end": {
+        A2A: "a task that has ended takes no message",
+        MCP: "a tool names the control; the refusal has the tools that are accepted now",
+    },
     "foreign id": dict.fromkeys(
         (AI_SDK, AG_UI, COPILOTKIT, COMPLETIONS), "a thread is a name of its user, not an id"
     ),
@@ -474,119 +502,262 @@ async def test_a_working_run_goes_on_after_a_restart_of_the_server(
         assert stage.completed == ["x"]
 
 
-# ── the cases, and the table of the documentation ─────────────────────────────────────────
-
-CASES = {
-    "start": test_a_message_starts_a_run_whose_text_and_calls_are_streamed,
-    "stream": test_a_message_starts_a_run_whose_text_and_calls_are_streamed,
-    "tools": test_a_message_starts_a_run_whose_text_and_calls_are_streamed,
-    "hostile text": test_a_message_starts_a_run_whose_text_and_calls_are_streamed,
-    "ask": test_a_question_is_shown_and_answered,
-    "approve": test_the_user_decides_about_a_call,
-    "pause": test_a_client_pauses_the_run_and_resumes_it,
-    "resume": test_a_pause_keeps_the_text_and_the_client_resumes_with_an_instruction,
-    "redirect": test_a_message_of_a_second_client_redirects_the_working_run,
-    "cancel": test_a_client_cancels_the_run,
-    "reload": test_a_reloaded_client_gets_the_reply_from_its_beginning_and_follows_it,
-    "two clients": test_of_two_clients_that_decide_one_wins_and_the_other_is_told,
-    "another user": test_a_thread_belongs_to_its_user,
-    "another user's id": test_the_run_of_another_user_is_refused,
-    "dropped connection pauses": test_a_client_that_leaves_pauses_its_run_after_the_grace,
-    "dropped connection goes on": test_a_run_goes_on_without_its_client,
-    "server restart": test_a_working_run_goes_on_after_a_restart_of_the_server,
-}
-"""Case that each adapter must pass → its test in this suite."""
-
-CONTROL_CASES = ("pause", "resume", "redirect", "cancel", "approve")
-
-ROWS = {
-    "MCP": MCP,
-    "AI SDK": AI_SDK,
-    "OpenAI responses": RESPONSES,
-    "OpenAI chat completions": COMPLETIONS,
-    "AG-UI": AG_UI,
-    "CopilotKit": COPILOTKIT,
-    "A2A": A2A,
-}
-"""Row of the table of controls → protocol."""
-
-OTHER_WAYS = {
-    "cancel the task": "test_mcp_server.py test_a_task_is_paused_by_a_tool_and_cancelled",
-    "a form": "test_mcp_server.py test_an_approval_is_given_through_a_form",
-    "`regenerate()`": "test_ai_sdk.py test_a_failed_run_is_an_error_and_regenerate_resumes_it",
-    'data `{"approved": true}`': (
-        "test_a2a.py test_a_message_answers_a_question_and_gives_an_approval"
-    ),
-    "the word `approve`": (
-        "test_openai.py test_an_approval_needs_an_explicit_word_and_names_the_way_to_answer"
-    ),
-    "the next message": (
-        "test_agui.py"
-        " test_a_client_before_1_0_gets_a_custom_pause_event_and_resumes_by_a_message"
-    ),
-}
-"""A second way in a cell of the table → the test of it."""
+# ── races ─────────────────────────────────────────────────────────────────────────────────
 
 
-def list_kinds(case: str) -> dict[str, bool]:
-    """Return each protocol, and whether the suite runs the case for it."""
-    (mark,) = [
-        mark
-        for mark in CASES[case].pytestmark  # type: ignore[attr-defined]  # set by the marks
-        if mark.name == "parametrize" and mark.args[0] == "kind"
-    ]
-    return {param.values[0]: not param.marks for param in mark.args[1]}
+@each_protocol("repeated request")
+async def test_a_request_that_comes_again_reaches_the_run_once(
+    serve_agent: ServeAgent,
+    stage: ControllableTools,
+    sent_requests: list[SentRequest],
+    kind: str,
+) -> None:
+    """While the run works, several times at once, and after its end."""
+    agent = stage.agent(Use("slow", name="x"), conclude_from_user)
+    async with (
+        serve_agent(agent) as server,
+        open_http_client(server) as http,
+        open_chat(kind, server.url) as first,
+        open_chat(kind, server.url) as second,
+    ):
+        await first.send("Go.")
+        await stage.start("x").wait()
+        share_thread(first, second)
+        await second.send("Be brief.")
+        run = await server.get_only_run()
+        await wait_for_entry(run, RedirectRequested)
+        messages = [
+            next(each for each in sent_requests if text in each.body)
+            for text in (b"Go.", b"Be brief.")
+        ]
+        async with anyio.create_task_group() as tasks:
+            for message in messages * 2:
+                tasks.start_soon(expect_repeated_reply, http, message)
+            await yield_until(lambda: server.app.streams == 2 + 2 * len(messages))
+            stage.gate("x").set()
+        for chat in (first, second):
+            assert (await chat.wait_for_end()).phase == "completed"
+        for message in messages:
+            await expect_repeated_reply(http, message)
+        await server.get_only_run()
+        assert len(await read_entries(run, RedirectRequested)) == 1
+        assert stage.called == ["x"]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_each_case_runs_for_each_protocol_or_the_reason_is_listed(case: str) -> None:
-    kinds = list_kinds(case)
-    assert list(kinds) == list(OPENERS)
-    if case not in {"dropped connection pauses", "dropped connection goes on"}:
-        assert sum(kinds.values()) >= 3
+async def expect_repeated_reply(http: httpx2.AsyncClient, request: SentRequest) -> None:
+    """Send a request again, and read its reply to the end."""
+    async with request.repeat(http) as reply:
+        text = (await reply.aread()).decode()
+    assert reply.status_code == 200, text
+    assert "brief" in text  # the end of the run, maybe in pieces
 
 
-def test_each_protocol_has_a_case_for_a_dropped_connection() -> None:
-    pauses, goes_on = (
-        list_kinds("dropped connection pauses"),
-        list_kinds("dropped connection goes on"),
-    )
-    # The client of CopilotKit drops no stream but by its stop button, which is the pause.
-    assert {kind for kind in OPENERS if not (pauses[kind] or goes_on[kind])} == {COPILOTKIT}
+@each_protocol("storm")
+async def test_a_storm_of_reconnections_changes_nothing(
+    serve_agent: ServeAgent,
+    stage: ControllableTools,
+    sent_requests: list[SentRequest],
+    kind: str,
+) -> None:
+    """Even without a grace: two clients watch all the time."""
+    agent = stage.agent(["Looking.", Use("quick", name="a")], Use("read", name="x"), "Done.")
+    async with (
+        serve_agent(agent, Bridges(grace_s=0)) as server,
+        open_http_client(server) as http,
+        open_chat(kind, server.url) as first,
+        open_chat(kind, server.url) as second,
+    ):
+        await first.send("Go.")
+        await stage.start("x").wait()
+        share_thread(first, second)
+        if kind not in {AG_UI, COPILOTKIT}:  # to load a thread is to follow it there
+            await second.load()
+        await second.follow()
+        await yield_until(lambda: server.app.streams == len((first, second)))
+        async with anyio.create_task_group() as tasks:
+            for _ in range(RECONNECTIONS):
+                tasks.start_soon(read_first_piece, http, sent_requests[-1])
+        await yield_until(lambda: server.app.streams == len((first, second)))
+        stage.gate("x").set()
+        for chat in (second, first):
+            reply = await chat.wait_for_end()
+            assert (reply.phase, reply.error) == ("completed", "")
+            assert reply.text.endswith("Done.")
+        assert not await read_entries(await server.get_only_run(), PauseRequested)
+        assert stage.called == ["a", "x"]
 
 
-def read_control_table() -> dict[str, dict[str, str]]:
-    """Return the table of controls in the documentation: row → control → cell."""
-    page = (ROOT / "docs/guides/front-ends.md").read_text()
-    section = page.partition("## The controls in each protocol")[2].partition("\n## ")[0]
-    header, _, *rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in section.splitlines()
-        if line.startswith("|")
-    ]
-    assert tuple(header[1:]) == CONTROL_CASES
-    return {row[0].strip("*"): dict(zip(header[1:], row[1:], strict=True)) for row in rows}
+RECONNECTIONS = 12
 
 
-def test_the_table_of_controls_has_a_cell_for_each_control_that_the_suite_uses() -> None:
-    """A cell is empty if the suite skips the control for that protocol, and only then."""
-    table = read_control_table()
-    native = table.pop("HTTP, Python, elements")
-    assert all(hasattr(Run, control) for control in native)
-    assert list(table) == list(ROWS)
-    for control in CONTROL_CASES:
-        kinds = list_kinds(control)
-        filled = {ROWS[row]: bool(cells[control]) for row, cells in table.items()}
-        assert filled == {kind: kinds[kind] for kind in filled}, control
+async def read_first_piece(http: httpx2.AsyncClient, request: SentRequest) -> None:
+    """Open a stream, and drop it after its first piece."""
+    async with request.repeat(http) as reply:
+        assert reply.status_code == 200
+        await anext(aiter(reply.aiter_raw()))
 
 
-def test_each_second_way_in_the_table_of_controls_has_a_test() -> None:
-    found = set()
-    for row, cells in read_control_table().items():
-        for cell in cells.values() if row in ROWS else ():
-            found |= {way.strip() for way in cell.split(", or ")[1:]}
-    assert found == set(OTHER_WAYS)
-    for reference in OTHER_WAYS.values():
-        file, name = reference.split()
-        text = (ROOT / "tests/scenarios/protocols" / file).read_text()
-        assert f"async def {name}(" in text
+@each_protocol("cancel")
+async def test_two_clients_that_cancel_in_mid_stream_cancel_once(
+    serve_agent: ServeAgent, stage: ControllableTools, kind: str
+) -> None:
+    agent = stage.agent(["Half a sen", Use("slow", name="x")])
+    async with (
+        serve_agent(agent, Bridges(stop="cancel")) as server,
+        open_chat(kind, server.url) as first,
+        open_chat(kind, server.url) as second,
+    ):
+        await first.send("Go.")
+        await stage.start("x").wait()
+        run = await server.get_only_run()
+        share_thread(first, second)
+        await second.follow()
+        await yield_until(lambda: kind == MCP or server.app.streams == len((first, second)))
+        if kind == AG_UI:  # it has only an interrupt
+            await run.pause(now=True, actor="ada")
+            for chat in (first, second):
+                assert (await chat.wait_for_end()).phase == "paused"
+        async with anyio.create_task_group() as tasks:
+            for chat in (first, second):
+                tasks.start_soon(cancel_or_be_late, chat)
+        await run.until("cancelled")
+        if kind != COPILOTKIT:  # it does not read on after its stop button
+            for chat in (first, second):
+                reply = await chat.wait_for_end()
+                assert reply.phase == "cancelled" or reply.error
+        assert len(await read_entries(run, CancelRequested)) == 1
+        assert stage.completed == []
+
+
+async def cancel_or_be_late(chat: ChatDriver) -> None:
+    """Cancel; the run may have ended before the request comes, which is an error in A2A."""
+    with suppress(TaskNotCancelableError):
+        await chat.cancel()
+
+
+@each_protocol("two beginnings")
+async def test_two_messages_that_begin_a_thread_at_once_are_one_run(
+    serve_agent: ServeAgent,
+    stage: ControllableTools,
+    sent_requests: list[SentRequest],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    """The second redirects the run that the first has started."""
+    create_run = RunService.create_run
+
+    async def wait_for_second(
+        self: RunService,
+        run: RunId,
+        started: RunStarted,
+        files: Sequence[File] = (),
+        quotas: Sequence[RunQuota] = (),
+    ) -> bool:
+        await yield_until(lambda: any(b"Be brief." in each.body for each in sent_requests))
+        for _ in range(50):  # time to look for a run of the thread
+            await checkpoint()
+        return await create_run(self, run, started, files, quotas)
+
+    monkeypatch.setattr(RunService, "create_run", wait_for_second)
+    agent = stage.agent(Use("slow", name="x"), conclude_from_user)
+    async with (
+        serve_agent(agent) as server,
+        open_chat(kind, server.url) as first,
+        open_chat(kind, server.url) as second,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(first.send, "Go.")
+        await yield_until(lambda: any(b"Go." in each.body for each in sent_requests))
+        tasks.start_soon(second.send, "Be brief.")
+        await stage.start("x").wait()
+        run = await server.get_only_run()
+        await wait_for_entry(run, RedirectRequested)
+        stage.gate("x").set()
+        for chat in (first, second):
+            reply = await chat.wait_for_end()
+            assert (reply.phase, reply.error) == ("completed", "")
+        assert stage.called == ["x"]
+
+
+@each_protocol("race")
+async def test_a_message_to_a_run_that_is_resumed_meanwhile_redirects_it(
+    serve_agent: ServeAgent,
+    stage: ControllableTools,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    """The adapter has read that the run is paused, and `/v1` is faster."""
+    agent = stage.agent(Use("slow", name="x"), Use("slow", name="y"), conclude_from_user)
+    async with (
+        serve_agent(agent) as server,
+        open_http_client(server) as http,
+        open_chat(kind, server.url) as chat,
+    ):
+        await chat.send("Go.")
+        await stage.start("x").wait()
+        run = await server.get_only_run()
+        await run.pause(actor="ada")
+        stage.gate("x").set()
+        assert (await chat.wait_for_end()).phase == "paused"
+
+        async def resume() -> None:
+            reply = await http.post(f"/v1/runs/{run.id}/resume", json={})
+            assert reply.status_code < 300, reply.text
+            await stage.start("y").wait()
+
+        act_before(monkeypatch, Resume, resume)
+        await chat.resume("Be brief.")
+        await wait_for_entry(run, RedirectRequested)
+        stage.gate("y").set()
+        reply = await chat.wait_for_end()
+        assert (reply.phase, reply.error) == ("completed", "")
+        assert "As you said: Be brief." in reply.text
+
+
+@each_protocol("race with the end")
+async def test_a_message_to_a_run_that_completes_meanwhile_starts_the_next(
+    serve_agent: ServeAgent,
+    stage: ControllableTools,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    agent = stage.agent(Use("slow", name="x"), "Done.", conclude_from_user)
+    async with (
+        serve_agent(agent) as server,
+        open_chat(kind, server.url) as first,
+        open_chat(kind, server.url) as second,
+    ):
+        await first.send("Go.")
+        await stage.start("x").wait()
+        run = await server.get_only_run()
+        share_thread(first, second)
+
+        async def complete() -> None:
+            stage.gate("x").set()
+            await run.until("completed")
+
+        act_before(monkeypatch, Redirect, complete)
+        await second.send("More.")
+        reply = await second.wait_for_end()
+        assert (reply.phase, reply.error) == ("completed", "")
+        assert "As you said: More." in reply.text
+        assert (await first.wait_for_end()).phase == "completed"
+        assert len((await server.mid.runs()).items) == 2
+
+
+def act_before(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Control], act: Callable[[], Awaitable[None]]
+) -> None:
+    """Let `act` run between the choice of a control by an adapter and its append, once."""
+    submit, is_due = RunService.submit, [True]
+
+    async def submit_late(
+        self: RunService, run: RunId, control: Control, files: Sequence[File] = ()
+    ) -> Receipt:
+        # A control of `/v1` has no request id here.
+        if isinstance(control, kind) and control.request_id and is_due:
+            is_due.clear()
+            await act()
+        return await submit(self, run, control, files)
+
+    monkeypatch.setattr(RunService, "submit", submit_late)

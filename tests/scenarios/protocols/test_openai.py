@@ -92,6 +92,20 @@ async def test_a_chat_of_open_webui_is_a_thread(serve_agent: ServeAgent) -> None
         assert {view.thread for view in (await server.mid.runs()).items} == {"t"}
 
 
+async def test_two_temporary_chats_of_open_webui_are_two_threads(
+    serve_agent: ServeAgent,
+) -> None:
+    """All temporary chats of a page have the same id; their first messages differ."""
+    model = ScriptedModel(["One.", list_user_texts, list_user_texts])
+    agent, page = Agent("actor", model=model), "temporary:XKWTqIm37J7-PLzfAAAV"
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        assert await say(client, "First.", chat=page) == "One."
+        second = await say(client, "First.", "One.", "Second.", chat=page)
+        assert second == "First. | One. | Second."
+        assert await say(client, "Another.", chat=page) == "One."
+        assert len({view.thread for view in (await server.mid.runs()).items}) == 2
+
+
 async def test_a_client_without_a_thread_brings_its_history(serve_agent: ServeAgent) -> None:
     model = ScriptedModel(["Not used.", list_user_texts])
     async with (

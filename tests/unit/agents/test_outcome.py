@@ -159,7 +159,7 @@ def test_an_ask_view_contains_the_call_its_arguments_and_the_audience() -> None:
     expected = AskView(
         id=AskId("a1"),
         kind="approval",
-        question="Approve: Pay?",
+        question="Approve “Pay”?",
         data={"eur": 500},
         call=C2,
         tool="pay",
@@ -169,7 +169,7 @@ def test_an_ask_view_contains_the_call_its_arguments_and_the_audience() -> None:
         title="Pay: eur 500",
     )
     assert outcome.asks == (expected,)
-    text = "run run_1 waiting (approval): approval a1 'pay': Approve: Pay?"
+    text = "run run_1 waiting (approval): approval a1 'pay': Approve “Pay”?"
     assert str(outcome) == text
     assert str(outcome_of(paused_run.when(c.Halt()))) == "run run_1 halted"
 

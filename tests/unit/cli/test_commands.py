@@ -127,7 +127,7 @@ def test_a_second_approve_is_refused(
     run = start_run(midrun_at_server, "sender", "Send it")
     asks = midrun("asks").out
     assert f"{run}-a1  " in asks
-    assert "Approve: Send? (to: “ada”)" in asks
+    assert "Approve “Send”? (to: “ada”)" in asks
     refused = midrun("answer", run, "yes")
     assert (refused.code, "use approve or decline" in refused.err) == (1, True), refused.err
     assert midrun("approve", run, "--args", '{"to": "bob"}').code == 0

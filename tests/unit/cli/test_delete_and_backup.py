@@ -1,9 +1,13 @@
 """The commands `delete`, `backup` and `restore`."""
 
+import errno
 import os
 import pty
+import signal
+import subprocess
+import sys
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import anyio.lowlevel
 import anyio.to_thread
@@ -65,6 +69,34 @@ def test_runs_are_deleted_by_thread_and_age(
     assert old.values == [{"deleted": 1}]
 
 
+@pytest.mark.parametrize("place", ["midrun_at_store", "midrun_at_server"])
+def test_runs_are_deleted_by_user_agent_label_and_tenant(
+    midrun_at_server: CommandRunner, place: str, request: pytest.FixtureRequest
+) -> None:
+    """All options that are given must match."""
+    midrun: CommandRunner = request.getfixturevalue(place)
+    runs = [start_run(midrun_at_server, "searcher", "--label", label) for label in "xyz"]
+    owner = str(midrun("show", runs[0], "--json").values[0]["started_by"])
+    for words in (
+        ("--user", "nemo"),
+        ("--agent", "nemo", "--user", owner),
+        ("--label", "x", "--agent", "nemo"),
+        ("--tenant", "nemo", "--label", "x"),
+    ):
+        assert "no run to delete" in midrun("delete", *words).out
+    for run, words in zip(
+        runs,
+        (
+            ("--user", owner, "--label", "x"),
+            ("--agent", "searcher", "--label", "y"),
+            ("--label", "z", "--tenant", ""),
+        ),
+        strict=True,
+    ):
+        assert midrun("delete", *words, "--yes", "--json").values == [{"deleted": 1}]
+        assert "erased by" in midrun("verify", run).out
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -122,6 +154,102 @@ def test_a_backup_is_restored_beside_the_store(
     assert at_copy("lift").code == 0
     refused = at_copy("restore", str(file))
     assert (refused.code, "is not replaced" in refused.err) == (2, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "point"),
+    [("backup", "open"), ("backup", "fsync"), ("backup", "link"), ("restore", "fsync")],
+)
+def test_a_killed_backup_or_restore_leaves_a_whole_file_or_none(
+    midrun_at_store: CommandRunner,
+    midrun_at_server: CommandRunner,
+    tmp_path: Path,
+    command: str,
+    point: str,
+) -> None:
+    """The next attempt removes the partial copy, which may be as large as the store."""
+    run = start_run(midrun_at_server)
+    again = CommandRunner(midrun_at_store._capsys, "--store", f"sqlite:///{tmp_path}/a.db")
+    made, target = midrun_at_store, tmp_path / "first.backup"
+    if command == "restore":
+        assert midrun_at_store("backup", str(target)).code == 0
+        made, target = again, tmp_path / "a.db"
+    words = [command, str(tmp_path / "first.backup")]
+    program = [sys.executable, "-c", DIE_AFTER, point, *words, *made.target]
+    killed = subprocess.run(program, check=False)  # noqa: S603 - our own program
+    assert killed.returncode == -signal.SIGKILL
+    if not target.exists():
+        assert point in {"open", "fsync"}
+        assert made(*words).code == 0
+    assert made(*words).code == 2  # not replaced
+    assert not list(tmp_path.glob(".*partial*"))
+    checked = CommandRunner(midrun_at_store._capsys, "--store", f"sqlite:///{target}")
+    assert checked("verify", run).code == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_a_full_disk_is_named_by_the_file_that_did_not_fit(
+    midrun_at_store: CommandRunner, midrun_at_server: CommandRunner, tmp_path: Path
+) -> None:
+    """And not by the store that was read, whose disk has room."""
+    start_run(midrun_at_server)
+    backup, small = tmp_path / "runs.backup", tmp_path / "small"
+    assert midrun_at_store("backup", str(backup)).code == 0
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=60k", "tmpfs", str(small)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:  # noqa: S603 - fixed
+        pytest.skip("no disk can be mounted here")
+    try:
+        made = midrun_at_store("backup", str(small / "b.backup"))
+        again = CommandRunner(midrun_at_store._capsys, "--store", f"sqlite:///{small}/a.db")
+        restored = again("restore", str(backup))
+        assert not list(small.iterdir())
+    finally:
+        subprocess.run(["umount", str(small)], check=True)  # noqa: S603, S607 - fixed
+    assert (made.code, restored.code) == (1, 1)
+    assert f"Cannot write to store {small}/b.backup: the disk is full. Free" in made.err
+    assert f"Cannot write to store {small}/a.db: the disk is full. Free" in restored.err
+
+
+def test_an_error_of_a_file_names_that_file(
+    midrun_at_store: CommandRunner,
+    midrun_at_server: CommandRunner,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start_run(midrun_at_server)
+    backup, long = tmp_path / "runs.backup", tmp_path / ("b" * 250)
+    assert midrun_at_store("backup", str(backup)).code == 0
+    made = midrun_at_store("backup", str(long))  # no room for the name of a temporary file
+    assert made.code == 1
+    assert f"Cannot reach store {long}: File name too long" in made.err
+
+    def refuse(source: Path, _: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", os.fspath(source))
+
+    monkeypatch.setattr("shutil.copyfile", refuse)  # root, who runs these tests, may read all
+    again = CommandRunner(midrun_at_store._capsys, "--store", f"sqlite:///{tmp_path}/a.db")
+    refused = again("restore", str(backup))
+    assert f"Cannot reach store {backup}: Permission denied" in refused.err
+
+
+DIE_AFTER: Final = """
+import os, runpy, signal, sys
+
+point, *words = sys.argv[1:]
+do = getattr(os, point)
+
+def die_after(path, *arguments, **options):
+    do(path, *arguments, **options)
+    if isinstance(path, int) or "partial" in os.fspath(path):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+setattr(os, point, die_after)
+sys.argv = ["midrun", *words]
+runpy.run_module("midrun", run_name="__main__")
+"""
+"""Run a command in a process that dies after its first call of a function for a copy."""
 
 
 def test_only_a_whole_backup_is_restored(

@@ -67,6 +67,27 @@ def accept_command(words: list[str]) -> None:
     build_parser().parse_args(words)
 
 
+PROGRAMS: Final = Path(sys.executable).parent
+
+
+@pytest.mark.slow
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("hadolint", "Dockerfile"),
+        ("check-jsonschema", "--builtin-schema", "vendor.compose-spec", "compose.yaml"),
+        ("kubernetes-validate", "--strict", "kubernetes/midrun.yaml"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_the_linter_of_each_format_accepts_the_file(command: tuple[str, ...]) -> None:
+    """The linter of Dockerfiles, the schema of compose, and the schemas of Kubernetes."""
+    words = [str(PROGRAMS / command[0]), *command[1:]]
+    linted = subprocess.run(words, cwd=DEPLOY, capture_output=True, text=True, check=False)  # noqa: S603 - fixed
+    assert linted.returncode == 0, linted.stdout + linted.stderr
+
+
 # ── compose ──────────────────────────────────────────────────────────────────
 
 
@@ -270,15 +291,19 @@ def test_pods_are_locked_down_and_their_commands_exist() -> None:
 def test_the_settings_of_the_config_map_are_valid(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And those for systemd in the guide."""
     config = tmp_path / "midrun.toml"
-    config.write_text(read_config_map()["midrun.toml"])
+    guide = (ROOT / "docs" / "guides" / "deploy.md").read_text()
+    (for_systemd,) = re.findall(r"^```text\n(\[serve\].*?)^```", guide, re.DOTALL | re.MULTILINE)
     midrun = CommandRunner(capsys)
     users = str(tmp_path / "users.json")
     assert midrun("users", "add", "ada", "--users-file", users).code == 0
-    monkeypatch.setenv("MIDRUN_USERS_FILE", users)
-    for service in ("serve", "worker"):
-        shown = midrun("config", "check", service, "--config", str(config))
-        assert shown.code == 0, shown.err
+    for text in (read_config_map()["midrun.toml"], for_systemd):
+        config.write_text(text)
+        for service in ("serve", "worker"):
+            monkeypatch.setenv("MIDRUN_USERS_FILE", users)  # a command removes it
+            shown = midrun("config", "check", service, "--config", str(config))
+            assert shown.code == 0, shown.err
 
 
 # ── the image ────────────────────────────────────────────────────────────────

@@ -104,10 +104,10 @@ def test_the_hint_of_the_demo_names_make_if_make_started_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("MAKELEVEL", raising=False)
-    assert hints.demo_command("--terminal") == "midrun demo --terminal"
+    assert hints.format_demo_command("--terminal") == "midrun demo --terminal"
     monkeypatch.setenv("MAKELEVEL", "1")
-    assert hints.demo_command() == "make demo"
-    assert hints.demo_command("--terminal") == 'make demo ARGS="--terminal"'
+    assert hints.format_demo_command() == "make demo"
+    assert hints.format_demo_command("--terminal") == 'make demo ARGS="--terminal"'
 
 
 def test_the_hint_for_an_unknown_run_repeats_the_store_option(

@@ -29,8 +29,8 @@ from midrun.cli.output import (
     format_row,
     format_row_header,
     format_view,
+    measure_text_width,
     shorten_ids,
-    text_width,
     truncate,
 )
 from midrun.core.ids import CallId, Micros, RunId
@@ -93,7 +93,7 @@ def test_a_row_fits_the_terminal_and_has_the_whole_id(
         )
         for view in (plain_view, child, asking_view):
             row = format_at(view, columns, hours=hours)
-            assert text_width(row) <= columns
+            assert measure_text_width(row) <= columns
             assert row.startswith(f"{view.run_id}  {phase}")
             assert task[:4] in row
             assert task in row or "…" in row
@@ -102,9 +102,9 @@ def test_a_row_fits_the_terminal_and_has_the_whole_id(
 def test_a_wide_terminal_shows_age_question_and_parent(waiting: RunView) -> None:
     asking_view = replace(waiting, task="Sort the mail")
     narrow, wide = (format_at(asking_view, columns) for columns in COLUMNS)
-    assert "! Approve: Send" in narrow
+    assert "! Approve “Send" in narrow
     assert "ago" not in narrow
-    assert "! Approve: Send mail to all clients?" in wide
+    assert "! Approve “Send mail to all clients”?" in wide
     assert "0 s ago" in wide
     assert "–" in wide  # noqa: RUF001 - the cost of this model is unknown, not $0.00
     child = replace(asking_view, asks=(), parent=waiting.run_id)
@@ -207,7 +207,7 @@ async def test_ls_does_not_wrap_in_a_real_terminal(tmp_path: Path, columns: int)
     rows = _run_in_terminal(columns, "ls", "--store", store)
     header, *rows = rows
     assert header.split()[:2] == ["run", "status"]
-    assert [text_width(row) <= columns for row in rows] == [True] * len(runs)
+    assert [measure_text_width(row) <= columns for row in rows] == [True] * len(runs)
     shown = shorten_ids([run.id for run in runs])
     assert {row.split()[0] for row in rows} == set(shown.values())
     (found,) = _run_in_terminal(150, "show", shown[runs[0].id], "--store", store)[:1]
@@ -290,7 +290,7 @@ def test_a_note_cannot_forge_another_line_of_the_feed() -> None:
     note = Delta(run=RunId("run_1"), call=CallId("c2"), kind="note", text=text, tool="look")
     (line,) = PlainFeed().format_event(EventBuilder(note.run).build_next(note))
     assert line.startswith(
-        " " * SENTENCE_INDENT_COLUMNS + "· look: ok 99 12:00:00 ann approved pay"
+        " " * SENTENCE_INDENT_COLUMNS + "· Look: ok 99 12:00:00 ann approved pay"
     )
     assert "\n" not in line
     assert line.endswith("…")

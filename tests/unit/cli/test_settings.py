@@ -149,6 +149,7 @@ def test_config_check_prints_each_value_with_its_source_and_no_secret(
     monkeypatch.setenv("MIDRUN_TOKEN", "a-very-secret-token")
     monkeypatch.setenv("MIDRUN_STORE", "postgresql://midrun:pass@word@db/runs?password=other")
     monkeypatch.setenv("MIDRUN_WEBHOOK", "https://hooks.example/a-secret-path")
+    monkeypatch.setenv("MIDRUN_WEBHOOK_SECRET", "the-secret-of-the-webhook")
     midrun = CommandRunner(capsys)
     shown = midrun("config", "check", "--config", str(file), "--host", "0.0.0.0", "--json")  # noqa: S104 - not opened
     rows = {each["setting"]: each for each in shown.values if "setting" in each}
@@ -175,6 +176,16 @@ def test_config_check_prints_each_value_with_its_source_and_no_secret(
         (("--host", "0.0.0.0"), "", "other machines can reach it"),  # noqa: S104 - to be refused
         (("--tls-cert", "none.pem"), "", "Cannot load none.pem"),
         (("--limit", "all"), "", "must be SCOPE=N"),
+        (("--quota", "user.spend=1"), "", "must be user.NAME=N"),
+        (("--port", "99999"), "", "must be from 0 to 65535"),
+        (("--store", "mysql://db/runs"), "", "must be memory://, sqlite:///"),
+        (("--drain", "-3"), "", "must be 0 or more seconds"),
+        (("--forwarded-allow-ips", "300.1.1.1"), "", "must be addresses such as"),
+        (("--webhook", "hooks"), "", "must begin with https://"),
+        (("--metrics", "0.0.0.0:9464"), "", "other machines can reach it"),
+        (("--temporal-address", "temporal"), "", "must be HOST:PORT"),
+        (("--retention", "all=90"), "", "such as 90d, got '90'"),
+        ((), "MIDRUN_CHAIN_KEY", "must have at least"),
         (("--public-url", "https://runs.example/x"), "", "must be an origin"),
         ((), "MIDRUN_ALOW_HOST", "did you mean MIDRUN_ALLOW_HOST?"),
     ],

@@ -11,7 +11,7 @@ from midrun.core.ids import Micros, RunId, Seq
 from midrun.errors import JournalTooNew, MidrunError, ServerRefused
 from midrun.runs.values import Receipt
 from midrun.server.events import _encode_event
-from midrun.server.problem_details import problem_response, to_problem
+from midrun.server.problem_details import make_problem_response, to_problem
 from midrun.stops import MaxCost, MaxSteps, TextMention
 from midrun.testing.store_suite.fixtures import make_example
 from midrun.text.phrases import EntryText
@@ -67,7 +67,7 @@ def test_an_error_of_the_server_is_decoded_as_the_same_error(
     problem = to_problem(before)
     if problem is None:
         return
-    response = problem_response(problem)
+    response = make_problem_response(problem)
     after = make_error("http://x", response.status_code, bytes(response.body))
     assert type(after) is kind
     assert (after.args, str(after)) == (before.args, str(before))

@@ -18,7 +18,7 @@ from tests.scenarios.conversation import (
     test_threads_and_forks,
 )
 from tests.scenarios.promises import test_3_a_request_is_not_its_effect as promise_3
-from tests.scenarios.promises import test_7_redirect_at_rest as promise_7
+from tests.scenarios.promises import test_7_redirect_keeps_the_work as promise_7
 from tests.scenarios.promises import test_9_a_person_decides as promise_9
 from tests.scenarios.promises import test_14_races_have_one_winner as promise_14
 from tests.scenarios.promises.conftest import log

@@ -338,6 +338,58 @@ async def test_both_systems_get_the_same_values(path: Path) -> None:
     assert appends.count == counted  # type: ignore[union-attr]  # the point of a histogram
 
 
+def test_every_metric_has_its_name_kind_and_labels_in_both_systems() -> None:
+    """The other tests show that each is measured."""
+    reader, prometheus = InMemoryMetricReader(), PrometheusSink()
+    provider = MeterProvider(metric_readers=[reader])
+    otel = OtelSink(provider=provider)
+    measured = [m.Measurement(each, each.labels, 3.0) for each in m.METRICS.values()]
+    for sink in (prometheus, otel):
+        sink.replace_gauges([each for each in measured if each.metric.kind == "gauge"])
+        for each in measured:
+            if each.metric.kind != "gauge":
+                sink.record(each)
+    data = reader.get_metrics_data()
+    assert data is not None
+    points = {
+        metric.name: [dict(point.attributes or {}) for point in metric.data.data_points]
+        for resource in data.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+    }
+    provider.shutdown()
+    text = prometheus.render()[0].decode()
+    for metric in m.METRICS.values():
+        labels = {name: name for name in metric.labels}
+        assert points[metric.name] == [labels]
+        suffix = "_count" if metric.kind == "histogram" else ""
+        value = read_value(prometheus, metric.prometheus_name + suffix, **labels)
+        assert value == (1 if suffix else 3), metric.name
+        assert f"# TYPE {metric.prometheus_name} {metric.kind}" in text
+
+
+async def test_gauges_show_a_queue_without_a_worker_and_the_lag_of_the_loop(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LAG_PROBE_S", 0.001)
+    agent, sink, url = ControllableTools().agent("Done."), PrometheusSink(), f"sqlite:///{path}"
+    with anyio.fail_after(60):
+        async with (
+            Midrun(url, agents=[agent], engine=None) as midrun,
+            following(midrun, Metrics(midrun, sink, read_interval_s=0.01)),
+        ):
+            run = await midrun.start(agent, "Go.")
+            age, lag = "midrun_queue_age_seconds", "midrun_event_loop_lag_seconds"
+            await wait_for(lambda: (read_value(sink, age, agent="actor") or 0) > 0)
+            await wait_for(lambda: (read_value(sink, lag) or 0) > 0)
+            await wait_for(lambda: read_value(sink, "midrun_runs_without_worker") == 1)
+            assert read_value(sink, "midrun_workers") == 0
+            async with Midrun(url, agents=[agent]) as worker:
+                await (await worker.get(run.id)).until("completed")
+            await wait_for(lambda: read_value(sink, "midrun_runs_without_worker") == 0)
+            await wait_for(lambda: read_value(sink, age, agent="actor") is None)
+
+
 async def test_the_number_of_label_sets_is_bounded(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Runs over HTTP: start, read, list, wait, fork, export and resume."""
 
 import re
+from datetime import timedelta
 
 import anyio
 import httpx2
@@ -363,6 +364,13 @@ async def test_only_an_operator_resumes_a_checkpoint(serve: StartServer) -> None
         assert expect_status(resumed, 201).headers["location"] == f"/v1/runs/{run.id}"
     final = await wait_for_phase(client, f"/v1/runs/{run.id}", "terminal")
     assert (final.json()["phase"], final.json()["started_by"]) == ("completed", "ann")
+    audit = [entry async for entry in server.mid.audit(since=timedelta(hours=-1))]
+    imports = [each for each in audit if each.action == "import"]
+    assert [(each.outcome, each.run) for each in imports if not each.seq] == [
+        ("not_allowed", ""),
+        *[("done", run.id)] * 2,
+    ]
+    assert [each.run for each in imports if each.seq] == [run.id]  # in the journal
     stale = await client.post(
         "/v1/resume", content=body, headers={**headers, "Idempotency-Key": "other"}
     )

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from midrun import Actor, Midrun, Misconfigured
-from midrun.runs.token_file import token_folder
+from midrun.runs.token_file import find_token_folder
 from midrun.server import Network, Tokens, app, token_in
 from midrun.server import serve as serve_forever
 from midrun.server.admin import PROOF_HEADER
@@ -68,15 +68,17 @@ def test_the_token_folder_is_outside_of_the_working_folder(
 ) -> None:
     """Tools work in the working folder. Each working folder has its own token folder."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    one, two = token_folder(tmp_path / "one"), token_folder(tmp_path / "two")
+    one, two = find_token_folder(tmp_path / "one"), find_token_folder(tmp_path / "two")
     assert one.parent == two.parent == tmp_path / "state" / "midrun"
     assert one != two
     monkeypatch.setenv("XDG_STATE_HOME", "state")  # a relative path is ignored
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert token_folder(tmp_path / "one").parent == tmp_path / ".local" / "state" / "midrun"
+    assert (
+        find_token_folder(tmp_path / "one").parent == tmp_path / ".local" / "state" / "midrun"
+    )
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError))
     with pytest.raises(Misconfigured, match="MIDRUN_TOKEN"):
-        token_folder(tmp_path)
+        find_token_folder(tmp_path)
 
 
 def test_an_app_needs_one_strong_credential() -> None:
@@ -256,11 +258,27 @@ async def test_the_root_path_is_in_the_link_and_in_the_cookie_path(tmp_path: Pat
         await process.wait()
 
 
-def write_certificate(folder: Path) -> tuple[Path, Path]:
+@pytest.mark.parametrize(
+    ("years", "problem"), [((2020, 2021), "has expired"), ((2119, 2120), "not yet")]
+)
+def test_a_certificate_that_is_not_valid_now_is_refused_by_name(
+    tmp_path: Path, years: tuple[int, int], problem: str
+) -> None:
+    """Every client would refuse it, and the server would look as if it worked."""
+    cert, key = write_certificate(tmp_path, years)
+    with pytest.raises(Misconfigured, match=f"Cannot use .*{problem}.* Renew it"):
+        Network(tls_cert=cert, tls_key=key).check()
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(Misconfigured, match="the key belongs to another certificate"):
+        Network(tls_cert=cert, tls_key=write_certificate(other)[1]).check()
+
+
+def write_certificate(folder: Path, years: tuple[int, int] = (2020, 2120)) -> tuple[Path, Path]:
     """Write a certificate for 127.0.0.1 and its key; return their paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    since, until = (datetime(year, 1, 1, tzinfo=UTC) for year in (2020, 2120))
+    since, until = (datetime(year, 1, 1, tzinfo=UTC) for year in years)
     names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
     certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())

@@ -17,8 +17,8 @@ from midrun.models import ScriptedModel, Use
 from midrun.ports.store import RunQuery
 from midrun.server import Limits, Quota, Tokens, app
 from midrun.server.app import _ROUTE_TABLE
-from midrun.server.quotas import parse_quota_rules
 from midrun.server.routes import Endpoint
+from midrun.workers.quotas import parse_quota_rules
 from tests.support.store_choice import get_store_url
 from tests.unit.server.conftest import (
     KEY,

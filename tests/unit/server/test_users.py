@@ -2,11 +2,13 @@
 
 import hmac
 import json
+import sys
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import anyio
 import httpx2
@@ -18,6 +20,7 @@ from midrun.core.ids import MICROS_PER_SECOND, Micros
 from midrun.server import FirstOf, UsersFile, app
 from midrun.server.oidc import KEYS_LIFETIME_S, KEYS_RETRY_S, OidcAuth, oidc
 from midrun.server.problem_details import HttpProblem
+from midrun.server.serve import open_listener
 from tests.support.oidc_provider import AUDIENCE, OidcProvider
 
 ADA = Actor(name="ada", role="operator")
@@ -420,6 +423,67 @@ async def test_a_forged_return_from_the_provider_is_refused(provider: OidcProvid
         ):
             assert (await web.get(f"/sign-in/callback?{query}")).status_code == 401
         assert (await web.get(back)).status_code == 303
+
+
+@pytest.mark.once
+@pytest.mark.slow
+async def test_people_and_programs_sign_in_at_a_provider_that_others_have_written() -> None:
+    """Authlib's, in a process of its own. What it does not check, `OidcProvider` does."""
+    port = find_free_port()
+    issuer = f"http://localhost:{port}"
+    command = [sys.executable, "-m", "oidc_provider_mock", "--port", str(port)]
+    async with await anyio.open_process(command, stdout=None, stderr=None) as process:
+        try:
+            await check_sign_in(issuer)
+        finally:
+            process.terminate()
+
+
+async def check_sign_in(issuer: str) -> None:
+    """Sign in with a browser, and with the id token of a program."""
+    auth = oidc(issuer, audience=AUDIENCE, client_id="page", client_secret="s")
+    transport = httpx2.ASGITransport(app=app(mid := Midrun("memory://"), auth=auth))
+    async with (
+        mid,
+        httpx2.AsyncClient(transport=transport, base_url="http://localhost") as web,
+        httpx2.AsyncClient(base_url=issuer) as browser,
+    ):
+        with anyio.fail_after(60):
+            while not await has_user(browser, "ada", {"role": ["user", "operator"]}):  # noqa: ASYNC110 - it starts
+                await anyio.sleep(0.05)
+        form = (await web.get("/sign-in")).headers["location"]
+        assert 'name="sub"' in (await browser.get(form)).text
+        back = (await browser.post(form, data={"sub": "ada"})).headers["location"]
+        code = (await web.get(back)).headers["location"].partition("#code=")[2]
+        headers = {"Authorization": f"Code {code}"}
+        session = (await web.post("/v1/session", json={}, headers=headers)).json()
+        assert (session["name"], session["role"]) == ("ada", "operator")
+        asked = {"client_id": AUDIENCE, "redirect_uri": CALLBACK, "scope": "openid"}
+        form = f"/oauth2/authorize?{urlencode(asked | {'response_type': 'code'})}"
+        back = (await browser.post(form, data={"sub": "ada"})).headers["location"]
+        code = dict(parse_qsl(urlsplit(back).query))["code"]
+        grant = {"grant_type": "authorization_code", "code": code, "redirect_uri": CALLBACK}
+        tokens = await browser.post("/oauth2/token", data=grant, auth=(AUDIENCE, "s"))
+        headers = {"Authorization": f"Bearer {tokens.json()['id_token']}"}
+        assert (await web.get("/v1/session", headers=headers)).json()["name"] == "ada"
+        headers = {"Authorization": f"Bearer {tokens.json()['access_token']}"}
+        assert (await web.get("/v1/session", headers=headers)).status_code == 401
+
+
+async def has_user(
+    browser: httpx2.AsyncClient, name: str, claims: dict[str, list[str]]
+) -> bool:
+    """Tell the provider the claims of a user; return whether it listens yet."""
+    try:
+        return (await browser.put(f"/users/{name}", json=claims)).status_code == 204
+    except httpx2.ConnectError:
+        return False
+
+
+def find_free_port() -> int:
+    """Return a port of loopback that is free at this moment."""
+    with open_listener("127.0.0.1", 0) as sock:
+        return int(sock.getsockname()[1])
 
 
 async def test_without_a_client_id_there_is_no_sign_in_at_a_provider(path: Path) -> None:

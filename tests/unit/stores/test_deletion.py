@@ -21,6 +21,7 @@ from midrun.runs.verification import verify_run
 from midrun.stores.sqlite import operations
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.store_suite.fixtures import OTHER_RUN, RUN, create_run, make_message
+from tests.support.raw_sql import count_rows
 from tests.support.sqlite_kill import kill_self_at
 
 pytestmark = pytest.mark.about_sqlite("deletion inside of the file")
@@ -50,14 +51,6 @@ async def delete_all(store: SqliteStore, runs: list[RunId]) -> None:
     await store.delete_runs(runs[3:], by="ann")
     while await store.remove_leftovers():
         pass
-
-
-def count(path: Path, table: str) -> int:
-    db = apsw.Connection(str(path))
-    try:
-        return int(db.execute(f"SELECT count(*) FROM {table}").get)  # noqa: S608 - a constant
-    finally:
-        db.close()
 
 
 def run_killed_at(path: Path, point: str, number: int) -> bool:
@@ -101,7 +94,7 @@ def test_a_killed_deletion_leaves_whole_runs_or_tombstones(tmp_path: Path, point
                 assert verdict.entries == ENTRIES
         await delete_all(store, RUNS)
         await store.close()
-        assert count(path, "entries WHERE no > 0") == 0
+        assert count_rows(path, "entries WHERE no > 0") == 0
 
     anyio.run(prepare)
     number, was_killed = 1, True
@@ -143,7 +136,7 @@ async def test_everything_of_the_run_is_gone(store: SqliteStore, tmp_path: Path)
     started = RunStarted(agent="a", task="secret plan", history=history)
     await store.create(RUN, [started], head=COMPLETED)
     await store.push_targets().put_target(RUN, PushTarget(id="a", body=b"secret"))
-    assert count(tmp_path / "runs.db", "chunks") > 1
+    assert count_rows(tmp_path / "runs.db", "chunks") > 1
     await delete_all(store, [RUN])
     for table in (
         "chunks",
@@ -154,7 +147,7 @@ async def test_everything_of_the_run_is_gone(store: SqliteStore, tmp_path: Path)
         "cursors",
         "push_targets",
     ):
-        assert count(tmp_path / "runs.db", table) == 0
+        assert count_rows(tmp_path / "runs.db", table) == 0
 
 
 async def test_the_file_becomes_shorter_while_another_connection_writes(

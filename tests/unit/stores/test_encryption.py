@@ -1,8 +1,8 @@
 """Encryption at rest: no text in the database, rotation, missing keys, changed ciphertext."""
 
 import os
-import subprocess
 from base64 import b64encode
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from midrun.stores.encryption import (
 )
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.stores.urls import open_store
-from midrun.testing.postgres import DATABASE_USER, Postgres
+from midrun.testing.postgres import Postgres
 from midrun.testing.store_suite.fixtures import (
     OTHER_RUN,
     RUN,
@@ -44,7 +44,9 @@ from midrun.testing.store_suite.fixtures import (
     make_started,
 )
 from tests.support.conditions import wait_until
+from tests.support.sqlite_kill import is_killed_at_statement
 from tests.support.store_choice import get_store_url
+from tests.support.store_dump import dump_store, find_texts
 
 OLD_KEY, NEW_KEY, OTHER_KEY = b"o" * 32, b"n" * 32, b"x" * 32
 SECRET = "the patient Quillfeather has gallstones"
@@ -97,31 +99,6 @@ async def check_content(midrun: Midrun, run: Run) -> None:
 async def list_rows(midrun: Midrun) -> list[tuple[str, str]]:
     """Return the runs of the list with their tasks."""
     return [(view.run_id, view.task) for view in (await midrun.runs()).items]
-
-
-def dump_store(path: Path, postgres: Postgres | None) -> bytes:
-    """Return all stored bytes: of the files of SQLite, or a dump of the schema."""
-    if postgres is None:
-        files = sorted(path.parent.glob("runs.db*"))
-        assert files
-        return b"".join(file.read_bytes() for file in files)
-    schema = get_store_url(path).rpartition("search_path%3D")[2].partition("&")[0]
-    command = [str(postgres.programs / "pg_dump"), "-h", str(postgres.folder)]
-    command += ["-U", DATABASE_USER, "-n", schema, "--inserts", "postgres"]
-    return subprocess.run(command, check=True, capture_output=True).stdout  # noqa: S603 - fixed
-
-
-def find_texts(dump: bytes, text: str) -> list[str]:
-    """Return the forms in which a text, or a word of it, is in a dump."""
-    forms = {
-        "text": text.encode(),
-        "word": b"uillfeather",
-        "word in the index": b"quillfeather",
-        "hex": text.encode().hex().encode(),
-        "word in hex": b"uillfeather".hex().encode(),
-        "base64": b64encode(text.encode())[3:-3],
-    }
-    return [name for name, form in forms.items() if form in dump]
 
 
 @BOTH_STORES
@@ -220,6 +197,33 @@ async def test_a_new_key_is_for_new_entries_and_old_ones_stay_readable(
         # The history of the thread cannot be read, and is not silently left out.
         with pytest.raises(JournalKeyMissing, match=make_key_id(OLD_KEY)):
             await midrun.start(agent, "And now?", thread="t")
+
+
+@pytest.mark.about_sqlite("a process that is killed between two statements")
+@pytest.mark.parametrize("words", ["INSERT INTO encryption_keys", "INSERT INTO entries"])
+def test_a_process_that_is_killed_while_it_changes_the_key_leaves_a_whole_store(
+    tmp_path: Path, words: str
+) -> None:
+    """Before the new key is noted, and before the first entry with it. Both orders go on."""
+    path = tmp_path / "runs.db"
+
+    async def write(keys: list[bytes], seq: int) -> None:
+        store = SqliteStore(path, cipher=PayloadCipher(keys))
+        if seq:
+            await append_message(store, RUN, seq)
+        else:
+            await create_run(store)
+        assert len(await store.read(RUN)) == seq + 1  # with their hash chain
+        await store.close()
+
+    anyio.run(write, [OLD_KEY], 0)
+    assert is_killed_at_statement(words, partial(anyio.run, write, [NEW_KEY, OLD_KEY], 1))
+    anyio.run(write, [OLD_KEY, NEW_KEY], 1)  # a process that is not restarted yet
+    anyio.run(write, [NEW_KEY, OLD_KEY], 2)
+    db = apsw.Connection(str(path))
+    ids = [key_id for (key_id,) in db.execute("SELECT key_id FROM encryption_keys ORDER BY no")]
+    db.close()
+    assert ids == [make_key_id(OLD_KEY), make_key_id(NEW_KEY)]
 
 
 @BOTH_STORES

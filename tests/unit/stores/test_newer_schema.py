@@ -16,6 +16,7 @@ from midrun.models import Use
 from midrun.ports.store import Store
 from midrun.stores.migrations import load_migrations
 from midrun.stores.postgres.store import PostgresStore
+from midrun.stores.sqlite import connection
 from midrun.stores.sqlite.connection import SCHEMA_VERSION
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.stores.sqlite.writer import WriterTask
@@ -30,6 +31,7 @@ from midrun.testing.store_suite.fixtures import (
 )
 from midrun.workers import local
 from tests.support.conditions import wait_until
+from tests.support.sqlite_kill import is_killed_at_statement
 
 TIMEOUT_S = 60
 
@@ -145,6 +147,41 @@ async def test_a_write_that_a_newer_schema_breaks_is_not_reported_as_damage(
     with pytest.raises(StoreForeign, match="newer midrun"):
         await create_run(store, OTHER_RUN)
     await store.close()
+
+
+@pytest.mark.parametrize("words", ["CREATE TABLE regions", "COMMIT"])
+def test_a_killed_migration_leaves_the_older_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """Both versions open the file afterwards. On Postgres, see `postgres/test_open.py`."""
+    path = tmp_path / "runs.db"
+    newer = (SCHEMA_VERSION + 1, f"{ADD_COLUMN}; CREATE TABLE regions (name TEXT)")
+    migrations = (*load_migrations("midrun.stores.sqlite"), newer)
+
+    async def append(seq: int) -> None:
+        store = SqliteStore(path)
+        await append_message(store, RUN, seq)
+        assert len(await store.read(RUN)) == seq + 1
+        await store.close()
+
+    async def create() -> None:
+        store = SqliteStore(path)
+        await create_run(store)
+        await store.close()
+
+    anyio.run(create)
+    with monkeypatch.context() as upgraded:
+        upgraded.setattr(connection, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+        upgraded.setattr(connection, "load_migrations", lambda _: migrations)
+        assert is_killed_at_statement(words, lambda: SqliteStore(path))
+    anyio.run(append, 1)  # by the older version
+    monkeypatch.setattr(connection, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+    monkeypatch.setattr(connection, "load_migrations", lambda _: migrations)
+    anyio.run(append, 2)
+    db = apsw.Connection(str(path))
+    assert db.pragma("user_version") == SCHEMA_VERSION + 1
+    assert db.execute("SELECT count(*) FROM regions").get == 0
+    db.close()
 
 
 @pytest.mark.once

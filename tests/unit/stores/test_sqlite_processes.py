@@ -10,7 +10,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
-import apsw
 import pytest
 
 from midrun.core.files import iter_file_refs
@@ -20,6 +19,7 @@ from midrun.ports.store import HaltRecord
 from midrun.stores.sqlite.store import SqliteStore
 from midrun.testing.store_suite.fixtures import RUN, append_message, create_run
 from tests.support.paths import ROOT
+from tests.support.raw_sql import count_rows
 
 
 class ChildProcess:
@@ -58,15 +58,6 @@ def start_child(*arguments: object) -> Iterator[ChildProcess]:
             yield ChildProcess(process, process.stdin, process.stdout)
         finally:
             process.kill()
-
-
-def count_rows(path: Path, table: str) -> int:
-    """Count the rows of a table."""
-    db = apsw.Connection(str(path))
-    try:
-        return int(db.execute(f"SELECT count(*) FROM {table}").get)  # noqa: S608 - our own
-    finally:
-        db.close()
 
 
 @pytest.mark.slow

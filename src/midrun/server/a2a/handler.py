@@ -59,13 +59,13 @@ from midrun.runs.validation import ControlOptions
 from midrun.server.a2a.push import PushConfigs
 from midrun.server.a2a.tasks import (
     TASK_STATES,
-    context_id_of,
-    final_artifacts,
+    get_context_id,
+    iter_final_artifacts,
     make_card,
+    make_context_id,
+    make_metadata,
+    make_rejected_task,
     make_shown_artifact,
-    metadata_of,
-    new_context_id,
-    rejected_task,
     to_status,
     to_task,
 )
@@ -73,8 +73,10 @@ from midrun.server.audit_log import escape_loggers
 from midrun.server.chat_threads import (
     ONLY_FILES_TEXT,
     ChatMessage,
+    ReplyEnd,
+    cancel_and_wait,
     decide_approval,
-    send_to_open_run,
+    send_to_run,
     start_run,
 )
 from midrun.server.problem_details import HttpProblem, to_problem
@@ -82,9 +84,6 @@ from midrun.server.request_checks import make_base_url
 from midrun.server.request_context import RequestContext
 
 CONTEXT_SCOPE_KEY: Final = "midrun.visit"
-CANCEL_WAIT_S: Final = 10.0
-"""Seconds to wait for a cancel before the task is shown as it is."""
-
 UNDO_TIMEOUT_S: Final = 2.0
 """Seconds to undo the push configuration of a message that failed."""
 
@@ -136,7 +135,7 @@ class TaskHandler(RequestHandler):
                     tasks.start_soon(_cancel_when_stopping, request_context, waiting)
                     await run.until(*RESTING_PHASES)
                     tasks.cancel_scope.cancel()
-        length = _history_length(params.configuration)
+        length = _get_history_length(params.configuration)
         return await _read_task(request_context, run.id, history=length)
 
     async def on_message_send_stream(
@@ -169,7 +168,7 @@ class TaskHandler(RequestHandler):
                 return await self._start_task(request_context, sent), state
         run = await self._find_run(request_context, message.task_id)
         state = await request_context.server.views.read_state(run.id)
-        if message.context_id not in {"", context_id_of(state)}:
+        if message.context_id not in {"", get_context_id(state)}:
             problem = (
                 f"Cannot use contextId {message.context_id}: task {run.id} belongs to another "
                 "context"
@@ -177,13 +176,17 @@ class TaskHandler(RequestHandler):
             raise InvalidParamsError(problem)
         async with _register_push(request_context, params.configuration, state):
             try:
-                if not await _decide_by_data(request_context, run, state, sent, message):
-                    await send_to_open_run(request_context, run, state, sent, by_words=True)
+                if await _decide_by_data(request_context, run, state, sent, message):
+                    return run, state
+                taken = await send_to_run(request_context, run, sent, by_words=True)
             except ControlRefused as refused:
                 raise UnsupportedOperationError(str(refused)) from None
             except HttpProblem as refused:
                 raise UnsupportedOperationError(refused.detail) from None
-        return run, state
+            if taken is None:
+                problem = f"Cannot take the message: task {run.id} has ended. Start a new one"
+                raise UnsupportedOperationError(problem)
+        return run, taken.state
 
     def _read_message(
         self, request_context: RequestContext, message: pb.Message
@@ -218,14 +221,14 @@ class TaskHandler(RequestHandler):
         # Two blocks, because both raise `Misconfigured`: here it means a malformed request, in
         # the start itself a task that this agent cannot do.
         try:
-            thread = validation.check_name("context", sent.thread) or new_context_id(request)
+            thread = validation.check_name("context", sent.thread) or make_context_id(request)
             task = replace(sent, thread=thread, text=validation.check_task(sent.text))
         except Misconfigured as error:
             raise InvalidParamsError(str(error)) from None
         try:
-            return await start_run(request_context, task)
+            return (await start_run(request_context, task)).run
         except Misconfigured as error:
-            raise _TaskRejected(rejected_task(request, thread, str(error))) from None
+            raise _TaskRejected(make_rejected_task(request, thread, str(error))) from None
         except (MidrunError, HttpProblem) as error:
             # The SDK maps `A2AError` only. Errors of the server are internal, the rest is the
             # caller's; the text of an unknown error stays here.
@@ -242,7 +245,7 @@ class TaskHandler(RequestHandler):
         """Return a task."""
         request_context = _get_request_context(context)
         run = await self._find_run(request_context, params.id)
-        return await _read_task(request_context, run.id, history=_history_length(params))
+        return await _read_task(request_context, run.id, history=_get_history_length(params))
 
     async def on_list_tasks(
         self, params: pb.ListTasksRequest, context: ServerCallContext
@@ -279,7 +282,7 @@ class TaskHandler(RequestHandler):
     async def on_cancel_task(
         self, params: pb.CancelTaskRequest, context: ServerCallContext
     ) -> pb.Task | None:
-        """Cancel a task, and wait up to `CANCEL_WAIT_S` seconds until it is cancelled."""
+        """Cancel a task, and wait a few seconds until it is cancelled."""
         request_context = _get_request_context(context)
         run = await self._find_run(request_context, params.id)
         # A2A demands this error for every ended task, also for one that is cancelled already,
@@ -287,11 +290,9 @@ class TaskHandler(RequestHandler):
         if (await request_context.server.views.read_state(run.id)).phase in TERMINAL_PHASES:
             raise TaskNotCancelableError
         try:
-            await run.cancel(actor=request_context.actor)
+            await cancel_and_wait(request_context, run)
         except ControlRefused as refused:
             raise TaskNotCancelableError(str(refused)) from None
-        with anyio.move_on_after(CANCEL_WAIT_S):
-            await run.until("terminal")
         return await _read_task(request_context, run.id)
 
     async def on_subscribe_to_task(
@@ -413,7 +414,7 @@ async def _register_push(
         raise
 
 
-def _history_length(params: pb.GetTaskRequest | pb.SendMessageConfiguration) -> int | None:
+def _get_history_length(params: pb.GetTaskRequest | pb.SendMessageConfiguration) -> int | None:
     return params.history_length if params.HasField("history_length") else None
 
 
@@ -466,10 +467,10 @@ async def _follow(
     message, and the fold needs every entry since then. Changes that the first task shows are
     skipped.
     """
-    now = await request_context.server.views.read_state(run.id)
-    base = make_base_url(request_context.request)
+    end = await ReplyEnd.read(request_context, run, last_phases)
+    now, base = end.newest, make_base_url(request_context.request)
     yield to_task(now, base)
-    if now.seq == state.seq and now.phase in last_phases:
+    if end.is_reached(state):
         return
     async with aclosing(run.feed(state.seq)) as feed:
         async for item in feed:
@@ -482,10 +483,10 @@ async def _follow(
             if state.seq < now.seq:
                 continue  # contained in the first task
             if isinstance(item.entry, ArtifactShown) and state.seq > now.seq:
-                yield _artifact_event(
+                yield _make_artifact_event(
                     state, make_shown_artifact(run.id, state.artifacts[-1], base)
                 )
-            is_last = state.phase in last_phases
+            is_last = end.is_reached(state)
             if is_last or state.phase is not before:
                 for event in _change_events(state):
                     yield event
@@ -494,20 +495,20 @@ async def _follow(
 
 
 def _change_events(state: State) -> Iterator[Event]:
-    for artifact in final_artifacts(state):
-        yield _artifact_event(state, artifact)
+    for artifact in iter_final_artifacts(state):
+        yield _make_artifact_event(state, artifact)
     yield pb.TaskStatusUpdateEvent(
         task_id=state.run,
-        context_id=context_id_of(state),
+        context_id=get_context_id(state),
         status=to_status(state),
-        metadata=metadata_of(state),
+        metadata=make_metadata(state),
     )
 
 
-def _artifact_event(state: State, artifact: pb.Artifact) -> Event:
+def _make_artifact_event(state: State, artifact: pb.Artifact) -> Event:
     return pb.TaskArtifactUpdateEvent(
         task_id=state.run,
-        context_id=context_id_of(state),
+        context_id=get_context_id(state),
         artifact=artifact,
         last_chunk=True,
     )
@@ -528,8 +529,8 @@ async def _decide_by_data(
     if state.phase is not Phase.WAITING or ask.effective_kind != "approval":
         return False
     details: dict[str, Json] = {"editedArgs": data.get("args"), "reason": sent.text}
-    asking = ControlOptions(actor=request_context.actor, request_id=sent.request_id)
-    await decide_approval(run, ask, asking, approved=approved, details=details)
+    options = ControlOptions(actor=request_context.actor, request_id=sent.request_id)
+    await decide_approval(run, ask, options, approved=approved, details=details)
     return True
 
 

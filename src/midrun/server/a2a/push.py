@@ -257,10 +257,15 @@ class PushNotifications:
         for record in pending.records if configs else ():
             if not isinstance(record.entry, PUSHED_ENTRIES):
                 continue
+            # A cursor has one position, but an entry goes to several addresses. While some of
+            # them lack the entry, the cursor stays before it, and its note names those that
+            # have it. A note about another entry is void.
             done = _parse_note(pending.note, record.seq)
             due = [c for c in configs if c.since < record.seq and c.digest not in done]
             if due:
                 state = await load_state_at(pending, record)
+                # The task as it was at this entry. By now it may have gone on, and a receiver
+                # must not be told *working* in the place of *input required*.
                 failed = await self._send_to_all(due, state)
                 if len(failed) == len(due):
                     raise failed[0]

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from midrun.agents.agent import Agent
 from midrun.codec.strict_json import JsonLimits, parse_json
+from midrun.core.values import Json
 from midrun.errors import NotJson
 from midrun.server.a2a import A2A_PATH_PREFIX, PAUSE_METHOD
 from midrun.server.problem_details import HttpProblem
@@ -42,13 +43,9 @@ async def handle_rpc(context: RequestContext) -> Response:
 
     text = await context.read_body()
     try:
-        call = parse_json(
-            text,
-            JsonLimits(max_depth=context.server.limits.depth, max_bytes=context.body_max_bytes),
-        )
+        call = parse_body(context, text)
     except NotJson as error:
-        problem = {"code": PARSE_ERROR, "message": f"Cannot parse the request: {error}"}
-        return json_response({"jsonrpc": "2.0", "id": None, "error": problem})
+        return json_response(make_parse_error(error))
     if isinstance(call, dict) and call.get("method") == PAUSE_METHOD:
         return json_response(await handler.pause_task(agent, context, call))
     return ForwardedResponse(handler.make_router(agent), context, "/", text)
@@ -59,10 +56,31 @@ async def handle_rest(context: RequestContext) -> Response:
     agent = _find_agent(context)
     from midrun.server.a2a import handler  # noqa: PLC0415 - imports the optional SDK
 
+    text = await context.read_body()
+    if text:
+        try:
+            parse_body(context, text)
+        except NotJson as error:
+            problem = {"code": 400, "status": "INVALID_ARGUMENT", "message": str(error)}
+            return json_response({"error": problem}, 400)
     path = f"/{context.path['rest']}"
-    return ForwardedResponse(
-        handler.make_router(agent), context, path, await context.read_body()
-    )
+    return ForwardedResponse(handler.make_router(agent), context, path, text)
+
+
+def parse_body(context: RequestContext, text: bytes) -> Json:
+    """Parse a body that is then given to an SDK, which has no limits of its own.
+
+    Raises:
+        NotJson: it is no JSON, or nested too deeply.
+    """
+    limits = JsonLimits(max_depth=context.server.limits.depth, max_bytes=context.body_max_bytes)
+    return parse_json(text, limits)
+
+
+def make_parse_error(error: NotJson) -> dict[str, object]:
+    """Return the JSON-RPC response to a request that cannot be parsed."""
+    problem = {"code": PARSE_ERROR, "message": f"Cannot parse the request: {error}"}
+    return {"jsonrpc": "2.0", "id": None, "error": problem}
 
 
 def find_card(request: Request, server: ServerState) -> Response | None:

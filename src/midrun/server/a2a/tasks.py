@@ -31,15 +31,15 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from starlette.requests import Request
 
 from midrun.agents.agent import Agent
-from midrun.agents.outcome import make_ask_views
 from midrun.core.ids import RunId
 from midrun.core.state import Artifact as ShownArtifact
 from midrun.core.state import State
 from midrun.core.transcript import Transcript
-from midrun.core.values import Phase
+from midrun.core.values import Decision, Phase
 from midrun.ports.environment import ID_BYTES
 from midrun.server.a2a import A2A_PATH_PREFIX, PAUSE_METHOD
 from midrun.server.request_checks import make_base_url
+from midrun.server.rest_text import describe_asks, format_arguments
 from midrun.text.report import build_report
 from midrun.text.status import describe_hold
 
@@ -132,12 +132,12 @@ TASK_STATES: Final[dict[Phase, TaskState]] = {
 }
 
 
-def context_id_of(state: State) -> str:
+def get_context_id(state: State) -> str:
     """Return the context id of a run: its thread, else its own id."""
     return state.run_started.thread or state.run
 
 
-def new_context_id(request_id: str) -> str:
+def make_context_id(request_id: str) -> str:
     """Return a new context id for a task whose message names none.
 
     It is derived from the request id, so a repeated request gets the same context.
@@ -149,7 +149,7 @@ def _digest(request_id: str) -> str:
     return sha256(request_id.encode()).hexdigest()[: 2 * ID_BYTES]
 
 
-def rejected_task(request_id: str, context: str, reason_text: str) -> Task:
+def make_rejected_task(request_id: str, context: str, reason_text: str) -> Task:
     """Return a rejected task; no run was started and nothing is stored."""
     name = f"rejected_{_digest(request_id)}"
     reason = Message(
@@ -172,11 +172,11 @@ def to_task(
         messages = messages[-history:] if history else []  # -0 would be all of them
     return Task(
         id=state.run,
-        context_id=context_id_of(state),
+        context_id=get_context_id(state),
         status=to_status(state),
         artifacts=list_artifacts(state, base_url) if artifacts else [],
         history=messages,
-        metadata=metadata_of(state),
+        metadata=make_metadata(state),
     )
 
 
@@ -184,13 +184,13 @@ def to_status(state: State) -> TaskStatus:
     """Return the status of a task, with a message for the user."""
     # The id of the message has the seq: two states with the same text are two messages, and a
     # repeated read of one state returns the same message.
-    text = _status_text(state)
+    text = _format_status_text(state)
     about = make_message(state, text, f"status-{state.seq}") if text else None
     at = Timestamp(seconds=state.at // 1_000_000, nanos=state.at % 1_000_000 * 1000)
     return TaskStatus(state=TASK_STATES[state.phase], message=about, timestamp=at)
 
 
-def metadata_of(state: State) -> Struct:
+def make_metadata(state: State) -> Struct:
     """Return the metadata of a task: the run's phase."""
     metadata = Struct()
     metadata.update({PHASE_METADATA_KEY: state.phase.value})
@@ -202,7 +202,7 @@ def list_artifacts(state: State, base_url: str) -> list[Artifact]:
     shown = {
         each.name: make_shown_artifact(state.run, each, base_url) for each in state.artifacts
     }
-    return [*shown.values(), *final_artifacts(state)]
+    return [*shown.values(), *iter_final_artifacts(state)]
 
 
 def make_shown_artifact(run: RunId, shown: ShownArtifact, base_url: str) -> Artifact:
@@ -218,7 +218,7 @@ def make_shown_artifact(run: RunId, shown: ShownArtifact, base_url: str) -> Arti
     )
 
 
-def final_artifacts(state: State) -> Iterator[Artifact]:
+def iter_final_artifacts(state: State) -> Iterator[Artifact]:
     """Yield the output of a completed run, or the report of a cancelled one."""
     if state.phase is Phase.COMPLETED:
         parts = [Part(text=state.output)]
@@ -234,19 +234,19 @@ def make_message(state: State, text: str, name: str, role: Role = Role.ROLE_AGEN
     """Return a message of the task; `name` makes its id unique within the run."""
     return Message(
         message_id=f"{state.run}-{name}",
-        context_id=context_id_of(state),
+        context_id=get_context_id(state),
         task_id=state.run,
         role=role,
         parts=[Part(text=text)],
     )
 
 
-def _status_text(state: State) -> str:
+def _format_status_text(state: State) -> str:
     match state.phase:
         case Phase.PAUSED:
             return f"{describe_hold(state)} Send any message to resume."
         case Phase.WAITING:
-            return "\n".join(str(ask) for ask in make_ask_views(state))
+            return describe_asks(state)
         case Phase.FAILED:
             return state.error.error if state.error is not None else "failed"
         case Phase.HALTED:
@@ -258,7 +258,26 @@ def _status_text(state: State) -> str:
 
 
 def _make_history(state: State) -> Iterator[Message]:
-    for number, turn in enumerate(Transcript(state)):
+    """Yield the messages of the user and of the agent, with the asks and their decisions."""
+    earlier = len(state.run_started.history)
+    # Numbers are indexes in the whole history; the transcript begins after the condensed part.
+    first = state.condensed_count - bool(state.summary)
+    for number, turn in enumerate(Transcript(state), first):
         if turn.text:
             role = Role.ROLE_USER if turn.role == "user" else Role.ROLE_AGENT
             yield make_message(state, turn.text, f"m{number}", role)
+        # Calls of earlier runs of the thread have the same numbers as calls of this run.
+        calls = {use.call for use in turn.uses} if number >= earlier else set()
+        for ask in state.asks:
+            if ask.call in calls and ask.decision is not None:
+                yield make_message(state, ask.question, ask.id)
+                decided = _describe_decision(ask.decision)
+                yield make_message(state, decided, f"{ask.id}-decision", Role.ROLE_USER)
+
+
+def _describe_decision(decision: Decision) -> str:
+    """Return a decision in the words with which a client gives it."""
+    if decision.choice != "answer":
+        return " ".join(filter(None, (decision.choice, decision.reason)))
+    value = decision.value
+    return value if isinstance(value, str) else format_arguments(value)

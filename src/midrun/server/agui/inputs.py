@@ -10,22 +10,28 @@ from midrun.agents.agent import Agent
 from midrun.agents.builtin_tools import check_client_tools, make_client_tool
 from midrun.agents.file import File
 from midrun.agents.outcome import AskView
+from midrun.core.ids import Seq
 from midrun.core.state import State
 from midrun.core.values import TERMINAL_PHASES, ClientTool, Json
+from midrun.driver.journal_writer import load_run_state
 from midrun.errors import Misconfigured
 from midrun.runs.control_bodies import ID_MAX_CHARS
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
 from midrun.server.chat_threads import (
+    FIRST_SEQ,
     ONLY_FILES_TEXT,
+    SUB_REQUEST_SEPARATOR,
     ChatMessage,
+    SentMessage,
     decide_approval,
     find_ask,
     find_newest_run,
     read_file_part,
-    send_text,
-    start_run,
+    send_message,
+    send_to_run,
 )
+from midrun.server.problem_details import HttpProblem
 from midrun.server.request_context import RequestContext
 
 CONTEXT_SEPARATOR: Final = "\n\nContext from the client:\n"
@@ -201,7 +207,7 @@ class RunAgentInput(AguiInput, frozen=True, kw_only=True):
         texts = tuple(known_texts)
         return tuple(c for c in self.context if not any(c.line in text for text in texts))
 
-    def text_with_context(self, known_texts: Iterable[str] = ()) -> str:
+    def join_text_and_context(self, known_texts: Iterable[str] = ()) -> str:
         """Return the user's text, followed by the context that is new to the agent."""
         lines = "\n".join(item.line for item in self.list_new_context(known_texts))
         return (
@@ -256,34 +262,48 @@ async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInpu
     """
     files = agui_input.read_files()
     mid, row = context.server.mid, await find_newest_run(context, agent, agui_input.thread_id)
-    known_agent = mid.agents.get(agent)
+    known_agent, known_texts = mid.agents.get(agent), list[str]()
     request = context.make_request_id(f"agui:{agui_input.thread_id}:{agui_input.run_id}")
-    asking = ControlOptions(actor=context.actor, request_id=request)
     if row is not None and row.head.phase not in TERMINAL_PHASES:
         run = await mid.get(row.run)
         # Read before the control is sent: the stream begins after this state, and so includes
         # the entries of the control itself.
         state = await context.server.views.read_state(run.id)
-        tools = state.run_started.client_tools
-        unused = _list_unused_tools(known_agent, agui_input, tools)
-        known = [message.text for message in state.messages]
-        if not await _send_control(context, run, state, agui_input, asking, files) and (
-            left := agui_input.list_new_context(known)
-        ):
-            unused["context"] = [item.description for item in left]
-        return JoinedRun(run=run, state=state, unused=unused)
-    tools = agui_input.select_new_tools(known_agent)
-    unused = _list_unused_tools(known_agent, agui_input, tools)
+        options = ControlOptions(actor=context.actor, request_id=request)
+        if await _send_decisions(context, run, state, agui_input, options):
+            tools = state.run_started.client_tools
+            unused = _list_unused_tools(known_agent, agui_input, tools)
+            return JoinedRun(run=run, state=state, unused=unused)
+        known_texts = [message.text for message in state.messages]
+    new_tools = agui_input.select_new_tools(known_agent)
     message = ChatMessage(
         agent=agent,
         thread=agui_input.thread_id,
-        text=agui_input.text_with_context(),
+        text=agui_input.join_text_and_context(known_texts),
         request_id=request,
         files=files,
-        client_tools=tools,
+        client_tools=new_tools,
     )
-    run = await start_run(context, message)
-    return JoinedRun(run=run, state=State(run=run.id), unused=unused)
+    # A request with nothing new is no error: it ends with the interrupt of a run that waits.
+    sent = await send_message(context, row, message, must_send=False)
+    state = await _load_state_before(context, sent)
+    tools = state.run_started.client_tools if state.seq else new_tools
+    unused = _list_unused_tools(known_agent, agui_input, tools)
+    left = agui_input.list_new_context(known_texts)
+    if left and not (sent.is_taken and message.text):
+        unused["context"] = [item.description for item in left]
+    return JoinedRun(run=sent.run, state=state, unused=unused)
+
+
+async def _load_state_before(context: RequestContext, sent: SentMessage) -> State:
+    """Return a state before the entries of the request."""
+    if sent.state.seq < sent.begins_at:
+        return sent.state
+    # The request was sent before, and its reply was lost: the client gets the reply again.
+    if sent.begins_at == FIRST_SEQ:
+        return State(run=sent.run.id)
+    until = Seq(sent.begins_at - 1)
+    return await load_run_state(context.server.store, sent.run.id, until=until)
 
 
 def _list_unused_tools(
@@ -297,7 +317,7 @@ def _list_unused_tools(
 
 
 async def _send_tool_results(
-    run: Run, state: State, agui_input: RunAgentInput, asking: ControlOptions
+    run: Run, state: State, agui_input: RunAgentInput, options: ControlOptions
 ) -> bool:
     """Answer the asks of calls that the client has made; return whether there were any.
 
@@ -308,59 +328,77 @@ async def _send_tool_results(
     sent = False
     for number, result in enumerate(agui_input.tool_results):
         if (ask := questions.get(result.tool_call_id)) is not None:
-            # One request may have several results; each control needs its own request id.
-            own = f"{asking.get('request_id')}:tool:{number}"
-            options = ControlOptions(actor=asking.get("actor"), request_id=own)
-            await run.answer(result.text, ask=ask.id, **options)
+            own_options = _number_request(options, f"tool {number}")
+            await run.answer(result.text, ask=ask.id, **own_options)
             sent = True
     return sent
 
 
-async def _send_control(
+async def _send_decisions(
     context: RequestContext,
     run: Run,
     state: State,
     agui_input: RunAgentInput,
-    asking: ControlOptions,
-    files: Sequence[File],
+    options: ControlOptions,
 ) -> bool:
-    """Send the control of the request; return whether the run was given a text."""
-    if agui_input.resume:
-        for number, resumption in enumerate(agui_input.resume):
-            # One request decides several interrupts; each control needs its own request id.
-            own = f"{asking.get('request_id')}:{number}"
-            own_asking = ControlOptions(actor=asking.get("actor"), request_id=own)
-            await _apply_resumption(run, state, resumption, own_asking)
-        return False
-    if await _send_tool_results(run, state, agui_input, asking):
-        return False
-    text = agui_input.text_with_context(message.text for message in state.messages)
-    receipt = await send_text(context, run, state, text, asking, files)
-    return receipt is not None and bool(text)
+    """Send the decisions about interrupts or the results of tools; return whether any."""
+    if not agui_input.resume:
+        return await _send_tool_results(run, state, agui_input, options)
+    for number, resumption in enumerate(agui_input.resume):
+        own_options = _number_request(options, f"{number}")
+        if resumption.interrupt_id.startswith(PAUSE_ID_PREFIX):
+            await _end_pause(context, run, state, resumption, own_options)
+        else:
+            await _decide_ask(run, state, resumption, own_options)
+    return True
 
 
-async def _apply_resumption(
-    run: Run, state: State, resumption: Resumption, asking: ControlOptions
+def _number_request(options: ControlOptions, part: str) -> ControlOptions:
+    """Return the options for one of several controls of a request: each needs its own id."""
+    request_id = f"{options.get('request_id')}{SUB_REQUEST_SEPARATOR}{part}"
+    return ControlOptions(actor=options.get("actor"), request_id=request_id)
+
+
+async def _end_pause(
+    context: RequestContext,
+    run: Run,
+    state: State,
+    resumption: Resumption,
+    options: ControlOptions,
+) -> None:
+    """Cancel or resume a paused run; an instruction is a message to the run."""
+    if resumption.status == "cancelled":
+        await run.cancel(**options)
+        return
+    payload = resumption.payload if isinstance(resumption.payload, dict) else {}
+    started, request_id = state.run_started, options.get("request_id")
+    message = ChatMessage(
+        agent=started.agent,
+        thread=started.thread,
+        text=str(payload.get("instruction") or ""),
+        request_id=request_id,
+    )
+    if await send_to_run(context, run, message, must_send=bool(message.text)) is None:
+        problem = f"Cannot resume run {run.id}: it has ended. Send a new message."
+        raise HttpProblem("wrong_phase", 409, problem)
+
+
+async def _decide_ask(
+    run: Run, state: State, resumption: Resumption, options: ControlOptions
 ) -> None:
     payload = resumption.payload if isinstance(resumption.payload, dict) else {}
-    if resumption.interrupt_id.startswith(PAUSE_ID_PREFIX):
-        if resumption.status == "cancelled":
-            await run.cancel(**asking)
-        else:
-            await run.resume(str(payload.get("instruction") or "") or None, **asking)
-        return
     ask = find_ask(run, state, resumption.interrupt_id)
     own = ask.id
     if ask.effective_kind == "approval":
         # Everything but an explicit `"approved": true` declines.
         approved = resumption.status == "resolved" and payload.get("approved") is True
-        await decide_approval(run, ask, asking, approved=approved, details=payload)
+        await decide_approval(run, ask, options, approved=approved, details=payload)
         return
     if ask.continuation is not None and resumption.status != "resolved":
-        actor, request = asking.get("actor"), asking.get("request_id")
+        actor, request = options.get("actor"), options.get("request_id")
         await run.decline("", ask=own, actor=actor, request_id=request)
         return
     value: Json = payload.get("answer", resumption.payload)
     await run.answer(
-        value if resumption.status == "resolved" else DECLINED_ANSWER, ask=own, **asking
+        value if resumption.status == "resolved" else DECLINED_ANSWER, ask=own, **options
     )

@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from midrun.core.state import State
-from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, Json
+from midrun.core.values import Json
 from midrun.server.agui.inputs import (
     ClientMessage,
     ConnectInput,
@@ -24,11 +24,11 @@ from midrun.server.agui.inputs import (
 from midrun.server.agui.translate import (
     AguiEvent,
     AguiSegment,
-    final_events,
+    iter_final_events,
     list_capabilities,
     list_messages,
 )
-from midrun.server.chat_threads import ChatStream, find_newest_run, stop_quietly
+from midrun.server.chat_threads import ChatStream, ReplyEnd, find_newest_run, stop_thread
 from midrun.server.feed_routes import SseWriter
 from midrun.server.request_checks import mount_path
 from midrun.server.request_context import RequestContext, json_response
@@ -68,11 +68,7 @@ async def connect(context: RequestContext) -> Response:
 async def stop_run(context: RequestContext) -> Response:
     """Pause or cancel the thread's run, as `Bridges.stop` sets."""
     await context.decode_body(StopInput)
-    row = await find_newest_run(context, context.path["agent"], context.path["thread"])
-    stopped = row is not None and row.head.phase not in TERMINAL_PHASES
-    if row is not None and stopped:
-        run = await context.server.mid.get(row.run)
-        await stop_quietly(run, context, context.server.bridges.stop, "stopped by the user")
+    stopped = await stop_thread(context, context.path["agent"], context.path["thread"])
     interrupt = {"type": "RUN_ERROR", "message": "Run stopped by user", "code": "STOPPED"}
     return json_response({"stopped": stopped, "interrupt": interrupt})
 
@@ -120,7 +116,6 @@ class SegmentStream(ChatStream):
         self._messages = ClientMessages(agui_input.messages)
         self._joined = joined
         self._replay = replay
-        self.is_finished = replay  # leaving a replay does not stop the run
 
     async def _write_segment(self, writer: SseWriter) -> None:
         agui_input, run, state = self._input, self._joined.run, self._joined.state
@@ -142,20 +137,18 @@ class SegmentStream(ChatStream):
             await self._write(writer, await self._make_snapshots(segment))
         else:
             await self._write(writer, self._make_first_snapshots(state))
-        # The request may have changed nothing, or left the run at rest, as an answer to one
-        # of two questions does. Then no later entry ends the segment: it ends with the entry
-        # that is the newest now. So the feed is followed at least up to `now.seq`, and from
-        # there until the run rests.
-        now = await self._context.server.views.read_state(run.id)
-        if now.seq > state.seq or now.phase not in RESTING_PHASES:
+        end = await ReplyEnd.read(self._context, run)
+        if not end.is_reached(state):
             async with aclosing(run.feed(state.seq)) as feed:
                 async for item in feed:
                     await self._write(writer, segment.translate(item))
-                    if item.seq is not None and item.seq >= now.seq and segment.is_at_rest:
+                    if end.is_reached(segment.state):
                         break
         await self._write(writer, segment.close_all())
         await self._write(writer, await self._make_snapshots(segment))
-        await self._write(writer, final_events(segment, agui_input, pause_as=self._pause_as))
+        await self._write(
+            writer, iter_final_events(segment, agui_input, pause_as=self._pause_as)
+        )
         self.is_finished = True
 
     async def _write(self, writer: SseWriter, events: Iterable[AguiEvent]) -> None:
@@ -179,7 +172,7 @@ class SegmentStream(ChatStream):
         view = {"run": to_wire(shown), "control_url": f"{root}/v1/runs/{shown.run_id}"}
         messages = self._list_messages(segment.state)
         snapshots = self._messages.make_snapshots(messages)
-        return [_view_event(self._input.state, view), *snapshots]
+        return [_make_view_event(self._input.state, view), *snapshots]
 
     def _make_first_snapshots(self, state: State) -> list[AguiEvent]:
         """Return the messages so far, if the client does not have all of them.
@@ -199,7 +192,7 @@ class SegmentStream(ChatStream):
         return list_messages(state, self._messages.own_messages, root)
 
 
-def _view_event(state: Json, view: AguiEvent) -> AguiEvent:
+def _make_view_event(state: Json, view: AguiEvent) -> AguiEvent:
     """Return the event that adds the run's view to the client's state.
 
     A snapshot would replace the whole state, which belongs to the client's application. So it

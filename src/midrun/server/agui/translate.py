@@ -3,7 +3,8 @@
 `AguiSegment` is given every entry and delta of one segment. It tracks the open message, step
 and child runs: a client fails on a stream that ends while one of them is open. Text arrives
 twice, as deltas while the model streams and as the journaled message. The segment sends only
-the part that the deltas did not bring. `final_events` ends the stream by the phase of the run.
+the part that the deltas did not bring. `iter_final_events` ends the stream by the phase of the
+run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,11 +17,11 @@ from midrun.agents.outcome import AskView, make_ask_views
 from midrun.core import entries as e
 from midrun.core.evolve import fold
 from midrun.core.ids import CallId, RunId, make_child_id
-from midrun.core.journaled_text import outcome_phrase, shorten_to_line
+from midrun.core.journaled_text import format_outcome_phrase, shorten_to_line
 from midrun.core.state import CallStage, CallState, State
 from midrun.core.stops import AnyOf, MaxSteps, MaxTime, Stop
 from midrun.core.transcript import Transcript, Turn
-from midrun.core.values import RESTING_PHASES, Json, Phase
+from midrun.core.values import Json, Phase
 from midrun.driver.delta import Delta
 from midrun.runs.values import FeedEntry, FeedItem
 from midrun.server.agui.inputs import (
@@ -90,11 +91,11 @@ class AguiSegment:
             else:
                 yield from self._end_child(call)
                 # The client has the result of a call that it made itself.
-                if call_ref(self.state, call.id) not in self._own_calls:
-                    yield _call_result(self.state, call)
+                if make_call_ref(self.state, call.id) not in self._own_calls:
+                    yield _make_call_result(self.state, call)
         # Everything else is passed on under Midrun's own names, for clients that know them.
         if not isinstance(entry, _TRANSLATED_ENTRIES):
-            yield custom_event(item)
+            yield make_custom_event(item)
 
     def close_message_and_step(self) -> Iterator[AguiEvent]:
         """Yield the ends of the open message and step."""
@@ -109,12 +110,7 @@ class AguiSegment:
         yield from self.close_message_and_step()
         for call, is_open in self._child_is_open.items():
             if is_open:
-                yield _suspended_child(make_child_id(self.state.run, call))
-
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether the run is in a phase that ends the segment."""
-        return self.state.phase in RESTING_PHASES
+                yield _make_suspended_child(make_child_id(self.state.run, call))
 
     @property
     def usage(self) -> dict[str, int]:
@@ -132,7 +128,7 @@ class AguiSegment:
         started = self.state.find_call(call)
         if self._is_current_version and started is not None and call not in self._child_is_open:
             self._child_is_open[call] = True
-            own, by = make_child_id(self.state.run, call), call_ref(self.state, call)
+            own, by = make_child_id(self.state.run, call), make_call_ref(self.state, call)
             about = {"subagentRunId": own, "name": started.use.tool, "parentToolCallId": by}
             yield {"type": "SUBAGENT_STARTED", **about}
 
@@ -145,12 +141,12 @@ class AguiSegment:
             self._child_is_open[call.id] = False
             own, message = (
                 make_child_id(self.state.run, call.id),
-                call.error or outcome_phrase(call),
+                call.error or format_outcome_phrase(call),
             )
             if call.stage is CallStage.DONE:
                 yield {"type": "SUBAGENT_FINISHED", "subagentRunId": own, "result": call.result}
             elif self.state.phase is Phase.PAUSING:  # the child resumes with its parent
-                yield _suspended_child(own)
+                yield _make_suspended_child(own)
             else:
                 yield {"type": "SUBAGENT_ERROR", "subagentRunId": own, "message": message}
 
@@ -222,7 +218,7 @@ class AguiSegment:
         for number in range(len(before.calls), len(state.calls)):
             call = state.calls[number]
             if call.call_kind != "model":
-                yield from _requested_call(state, call, own)
+                yield from _iter_requested_call(state, call, own)
 
     def _add_missing_text(self, own_id: str, text: str) -> Iterator[AguiEvent]:
         """Yield the part of `text` that deltas did not bring; deltas may be lost.
@@ -235,12 +231,12 @@ class AguiSegment:
             yield from self._add_text(own_id, text[len(sent) :])
 
 
-def _suspended_child(child: RunId) -> AguiEvent:
+def _make_suspended_child(child: RunId) -> AguiEvent:
     outcome = {"type": "suspended"}
     return {"type": "SUBAGENT_FINISHED", "subagentRunId": child, "outcome": outcome}
 
 
-def custom_event(item: FeedEntry) -> AguiEvent:
+def make_custom_event(item: FeedEntry) -> AguiEvent:
     """Return the custom event for an entry that AG-UI has no event type for."""
     value = {"seq": item.seq, "data": to_wire(item.entry)}
     return {"type": "CUSTOM", "name": f"midrun.{EVENT_TYPES[type(item.entry)]}", "value": value}
@@ -251,7 +247,7 @@ def message_id(state: State, number: int) -> str:
     return f"{state.run}-m{number}"
 
 
-def call_ref(state: State, call: CallId) -> str:
+def make_call_ref(state: State, call: CallId) -> str:
     """Return an id of a tool call that is unique over all runs."""
     return f"{state.run}-{call}"
 
@@ -273,13 +269,13 @@ def list_messages(
         is_earlier = number < len(state.run_started.history)
         own_id = message_id(state, number)
         if turn.role == "user":
-            shown.append(_user_message(turn, own_id, own, files_url))
+            shown.append(_make_user_message(turn, own_id, own, files_url))
         else:
-            shown += _turn_messages(state, turn, own_id, is_earlier=is_earlier)
+            shown += _iter_turn_messages(state, turn, own_id, is_earlier=is_earlier)
     return shown
 
 
-def _user_message(
+def _make_user_message(
     turn: Turn, own_id: str, own: Mapping[str, ClientMessage], files_url: str
 ) -> AguiEvent:
     # The user's own text, without the context that was appended to it for the agent.
@@ -306,19 +302,19 @@ _MEDIA_PARTS: Final = frozenset({"image", "audio", "video"})
 """Types of parts that are named like the first half of a media type."""
 
 
-def _turn_messages(
+def _iter_turn_messages(
     state: State, turn: Turn, own_id: str, *, is_earlier: bool
 ) -> Iterator[AguiEvent]:
     if turn.role == "assistant":
         refs = {
-            use.call: f"{own_id}-{use.call}" if is_earlier else call_ref(state, use.call)
+            use.call: f"{own_id}-{use.call}" if is_earlier else make_call_ref(state, use.call)
             for use in turn.uses
         }
         calls = [
             {
                 "id": refs[use.call],
                 "type": "function",
-                "function": {"name": use.tool, "arguments": _json_text(use.args)},
+                "function": {"name": use.tool, "arguments": _format_json_text(use.args)},
             }
             for use in turn.uses
         ]
@@ -334,28 +330,34 @@ def _turn_messages(
                 "id": f"{refs[use.call]}-result",
                 "role": "tool",
                 "toolCallId": refs[use.call],
-                "content": use.problem or _json_text(use.result),
+                "content": use.problem or _format_json_text(use.result),
             }
     else:
         yield {"id": own_id, "role": "system", "content": turn.text}
 
 
-def _requested_call(state: State, call: CallState, parent_message: str) -> Iterator[AguiEvent]:
-    own = call_ref(state, call.id)
+def _iter_requested_call(
+    state: State, call: CallState, parent_message: str
+) -> Iterator[AguiEvent]:
+    own = make_call_ref(state, call.id)
     start: AguiEvent = {"toolCallId": own, "toolCallName": call.use.tool}
     if parent_message:
         start["parentMessageId"] = parent_message
     yield {"type": "TOOL_CALL_START", **start}
-    yield {"type": "TOOL_CALL_ARGS", "toolCallId": own, "delta": _json_text(call.use.args)}
+    yield {
+        "type": "TOOL_CALL_ARGS",
+        "toolCallId": own,
+        "delta": _format_json_text(call.use.args),
+    }
     yield {"type": "TOOL_CALL_END", "toolCallId": own}
 
 
-def _call_result(state: State, call: CallState) -> AguiEvent:
-    own = call_ref(state, call.id)
+def _make_call_result(state: State, call: CallState) -> AguiEvent:
+    own = make_call_ref(state, call.id)
     content = (
-        _json_text(call.result)
+        _format_json_text(call.result)
         if call.stage is CallStage.DONE
-        else call.error or outcome_phrase(call)
+        else call.error or format_outcome_phrase(call)
     )
     return {
         "type": "TOOL_CALL_RESULT",
@@ -366,7 +368,7 @@ def _call_result(state: State, call: CallState) -> AguiEvent:
     }
 
 
-def _json_text(value: Json) -> str:
+def _format_json_text(value: Json) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
@@ -375,7 +377,7 @@ def _json_text(value: Json) -> str:
 _TEXT_SCHEMA = {"type": "string"}
 
 
-def final_events(
+def iter_final_events(
     segment: AguiSegment, agui_input: RunAgentInput, *, pause_as: str
 ) -> Iterator[AguiEvent]:
     """Yield the last events of a segment, by the phase in which the run rests."""
@@ -393,36 +395,36 @@ def final_events(
             yield (
                 success | {"outcome": {"type": "cancelled"}}
                 if agui_input.is_current_version
-                else _run_error("STOPPED", "Run stopped by user")
+                else _make_run_error("STOPPED", "Run stopped by user")
             )
         case Phase.FAILED:
             error = state.error
-            yield _run_error(
+            yield _make_run_error(
                 *((error.code, error.error) if error is not None else ("", "failed"))
             )
         case Phase.HALTED:
-            yield _run_error("HALTED", describe_hold(state))
+            yield _make_run_error("HALTED", describe_hold(state))
         case Phase.PAUSED if pause_as == "success":
             value = {"message": describe_hold(state)}
             yield {"type": "CUSTOM", "name": "midrun.run.paused", "value": value}
             yield success
         case Phase.PAUSED:
-            yield success | _interrupt_outcome(_pause_interrupt(state))
+            yield success | _make_interrupt_outcome(_make_pause_interrupt(state))
         case _:  # waiting
             asks = [ask for ask in make_ask_views(state) if not agui_input.has_tool_of(ask)]
-            interrupts = [_ask_interrupt(state, ask) for ask in asks]
-            yield success | (_interrupt_outcome(*interrupts) if interrupts else {})
+            interrupts = [_make_ask_interrupt(state, ask) for ask in asks]
+            yield success | (_make_interrupt_outcome(*interrupts) if interrupts else {})
 
 
-def _run_error(code: str, message: str) -> AguiEvent:
+def _make_run_error(code: str, message: str) -> AguiEvent:
     return {"type": "RUN_ERROR", "code": code.upper() or "FAILED", "message": message}
 
 
-def _interrupt_outcome(*interrupts: AguiEvent) -> AguiEvent:
+def _make_interrupt_outcome(*interrupts: AguiEvent) -> AguiEvent:
     return {"outcome": {"type": "interrupt", "interrupts": list(interrupts)}}
 
 
-def _pause_interrupt(state: State) -> AguiEvent:
+def _make_pause_interrupt(state: State) -> AguiEvent:
     schema = {"type": "object", "properties": {"instruction": _TEXT_SCHEMA}}
     return {
         "id": f"{PAUSE_ID_PREFIX}{state.phase_since}",
@@ -432,12 +434,12 @@ def _pause_interrupt(state: State) -> AguiEvent:
     }
 
 
-def _ask_interrupt(state: State, ask: AskView) -> AguiEvent:
+def _make_ask_interrupt(state: State, ask: AskView) -> AguiEvent:
     about: AguiEvent = {"id": f"{state.run}-{ask.id}"}
     wanted: AguiEvent
     if ask.kind == "approval":
         wanted = {"approved": {"type": "boolean"}, "editedArgs": {}}
-        about |= {"reason": "tool_call", "toolCallId": call_ref(state, ask.call)}
+        about |= {"reason": "tool_call", "toolCallId": make_call_ref(state, ask.call)}
     elif ask.kind == "unsure":
         wanted = {"answer": {"enum": ["yes", "no", "unknown"]}}
         about |= {"reason": "midrun:unsure"}
@@ -465,11 +467,11 @@ def list_capabilities(agent: Agent) -> AguiEvent:
         "transport": {"streaming": True, "resumable": True},
         "humanInTheLoop": _HUMAN_IN_THE_LOOP,
     }
-    execution = _execution_bounds(agent.stop)
+    execution = _list_execution_bounds(agent.stop)
     return found | ({"execution": execution} if execution else {})
 
 
-def _execution_bounds(stop: Stop | None) -> dict[str, int]:
+def _list_execution_bounds(stop: Stop | None) -> dict[str, int]:
     """Return the bounds of which the first that is reached stops the run.
 
     A bound inside `AllOf` or `Not` does not stop the run alone, so it is left out.
@@ -482,7 +484,7 @@ def _execution_bounds(stop: Stop | None) -> dict[str, int]:
         case AnyOf(parts):
             found: dict[str, int] = {}
             for name, bound in (
-                pair for part in parts for pair in _execution_bounds(part).items()
+                pair for part in parts for pair in _list_execution_bounds(part).items()
             ):
                 found[name] = min(bound, found.get(name, bound))
             return found

@@ -7,6 +7,6 @@ at which the response begins, so that it can be retrieved, followed and cancelle
 
 Both send a message by the rules of `chat_threads` and translate the events of its reply. The
 tools of an agent run in the server, so a call is never sent as a call that the client makes.
-`rest_text.py` has the text at the end of a reply: these protocols have no pause and no
+`server/rest_text.py` has the text at the end of a reply: these protocols have no pause and no
 question, and their clients show text. `requests.py` has the code that both modules share.
 """

@@ -12,6 +12,7 @@ its end, because a reader of that value knows that the text is not complete.
 
 from collections.abc import Iterator
 from contextlib import aclosing
+from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -36,19 +37,23 @@ from midrun.server.chat_threads import (
 )
 from midrun.server.feed_routes import SseWriter
 from midrun.server.openai.requests import (
+    DIGEST_CHARS,
     ChatDocument,
     make_request_id,
     read_earlier_files,
     read_row_state,
     split_history,
 )
-from midrun.server.openai.rest_text import PARAGRAPH_BREAK, describe_rest, find_error
 from midrun.server.problem_details import HttpProblem, make_openai_error
 from midrun.server.request_checks import make_base_url, mount_path
 from midrun.server.request_context import RequestContext, json_response
+from midrun.server.rest_text import PARAGRAPH_BREAK, describe_rest, find_error
 
 CHAT_HEADER: Final = "x-openwebui-chat-id"
 """The header in which Open WebUI sends the id of the chat."""
+
+TEMPORARY_PREFIXES: Final = ("temporary:", "local:")
+"""The beginnings of the ids of temporary chats in Open WebUI 0.12, and in older versions."""
 
 TASK_PREFIX: Final = "### Task:"
 """The first words of the prompts by which Open WebUI asks for titles, tags and suggestions."""
@@ -113,7 +118,7 @@ async def _send(context: RequestContext, body: CompletionInput) -> SentMessage:
             "suggestions off."
         )
         raise HttpProblem("invalid_body", 422, problem)
-    thread = chat or str((body.metadata or {}).get("thread") or "")
+    thread = _name_thread(chat, body) or str((body.metadata or {}).get("thread") or "")
     row = await find_newest_run(context, body.model, thread) if thread else None
     state = await read_row_state(context, row)
     history, files = read_earlier_files(() if thread else earlier)
@@ -126,6 +131,20 @@ async def _send(context: RequestContext, body: CompletionInput) -> SentMessage:
         files=(*files, *newest.files),
     )
     return await send_message(context, row, message, by_words=True)
+
+
+def _name_thread(chat: str, body: CompletionInput) -> str:
+    """Return the name of the thread of a chat of Open WebUI.
+
+    The id of a temporary chat is the connection of its page, so all temporary chats of a page
+    have the same. The body has the whole conversation each time, and its first message tells
+    them apart. Otherwise a new chat would go on with the conversation of the one before.
+    """
+    if not chat.startswith(TEMPORARY_PREFIXES):
+        return chat
+    first = next((each for each in body.messages if each.get("role") == "user"), {})
+    digest = sha256(msgspec.json.encode(first.get("content"))).hexdigest()[:DIGEST_CHARS]
+    return f"{chat}:{digest}"
 
 
 # ── the reply ─────────────────────────────────────────────────────────────────────────────

@@ -23,7 +23,7 @@ from midrun.ports.store import RunRow
 from midrun.runs.run import Run
 from midrun.server.chat_threads import ONLY_FILES_TEXT, read_file_part, stop_after_grace
 from midrun.server.feed_routes import run_until_first, wait_for_disconnect
-from midrun.server.problem_details import HttpProblem, openai_error_response, to_problem
+from midrun.server.problem_details import HttpProblem, make_openai_error_response, to_problem
 from midrun.server.request_context import RequestContext
 
 RETRY_HEADER: Final = "x-stainless-retry-count"
@@ -224,7 +224,7 @@ class ChatDocument(Response):
         if context.is_server_stopping:
             problem = f"Cannot wait for run {self._run.id}: the server stops. Send it again."
             refusal = HttpProblem("stopping", 503, problem, headers={"Retry-After": "1"})
-        await openai_error_response(refusal)(scope, receive, send)
+        await make_openai_error_response(refusal)(scope, receive, send)
         await stop_after_grace(context, self._run)
 
     async def _build_reply(self) -> None:
@@ -234,4 +234,4 @@ class ChatDocument(Response):
             problem = to_problem(error)
             if problem is None:
                 raise
-            self._reply = openai_error_response(problem)
+            self._reply = make_openai_error_response(problem)

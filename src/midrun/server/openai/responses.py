@@ -16,11 +16,10 @@ Calls are items of the type `mcp_call`, because the server makes them, and an ap
 
 import re
 from collections.abc import Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from hashlib import sha256
 from typing import Final, TypeAlias
 
-import anyio
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
@@ -31,6 +30,7 @@ from midrun.agents.outcome import AskView, make_ask_views
 from midrun.core.ids import MICROS_PER_SECOND, CallId, RunId, Seq
 from midrun.core.state import State
 from midrun.core.values import RESTING_PHASES, TERMINAL_PHASES, Json, Phase
+from midrun.errors import ControlRefused
 from midrun.runs.run import Run
 from midrun.runs.validation import ControlOptions
 from midrun.server.chat_threads import (
@@ -39,6 +39,7 @@ from midrun.server.chat_threads import (
     ReplyEvents,
     SentMessage,
     TokenUsage,
+    cancel_and_wait,
     check_agent,
     decide_approval,
     find_ask,
@@ -56,10 +57,10 @@ from midrun.server.openai.requests import (
     read_row_state,
     split_history,
 )
-from midrun.server.openai.rest_text import describe_rest, find_error, format_arguments
 from midrun.server.problem_details import HttpProblem
 from midrun.server.request_checks import make_base_url
 from midrun.server.request_context import RequestContext, json_response
+from midrun.server.rest_text import describe_rest, find_error, format_arguments
 
 JsonObject: TypeAlias = dict[str, object]
 
@@ -68,9 +69,6 @@ NUMBERS_PER_ENTRY: Final = 10_000_000
 
 TEXT_NUMBERS_START: Final = 100
 """The first number of a text within its entry; those before it are for other events."""
-
-CANCEL_WAIT_S: Final = 10.0
-"""Seconds to wait for a cancel before the response is returned as it is."""
 
 ID_PATTERN: Final = re.compile(r"resp_(?P<run>[A-Za-z0-9_]+)-(?P<seq>[0-9]{1,16})(?P<mode>b?)")
 
@@ -162,23 +160,17 @@ async def show_response(context: RequestContext) -> Response:
     end = find_next_message(state, own.begins_at)
     if context.request.query_params.get("stream") != "true":
         return await ResponseReply(context, run, own, ends_before=end, wait=False).build()
-    after = context.query_number("starting_after", 0, minimum=0, maximum=2**53 - 1)
-    stream = ResponseStream(context, run, own, ends_before=end, after_number=after)
-    if context.actor.role == "viewer":
-        stream.is_finished = True  # a caller who may not control the run must not stop it
-    return stream
+    after = context.read_number("starting_after", 0, minimum=0, maximum=2**53 - 1)
+    return ResponseStream(context, run, own, ends_before=end, after_number=after)
 
 
 async def cancel_response(context: RequestContext) -> Response:
     """Cancel the run of a response, and wait a few seconds until it is cancelled."""
     own, run = await _find_response(context, context.path["response"])
-    state = await context.server.views.read_state(run.id)
-    # The protocol has no *cancelling*. So the reply waits for the undos for a while; after that
-    # the response is still in progress, and a later request shows its end.
-    if state.phase not in TERMINAL_PHASES:
-        await run.cancel(actor=context.actor)
-        with anyio.move_on_after(CANCEL_WAIT_S):
-            await run.until("terminal")
+    # If the undos take longer than the wait, the response is still in progress, and a later
+    # request shows its end. One that is completed stays so.
+    with suppress(ControlRefused):
+        await cancel_and_wait(context, run)
     return await ResponseReply(context, run, own, wait=False).build()
 
 
@@ -260,22 +252,19 @@ async def _send_decisions(
     """Send decisions about approvals; the response begins with the last of them.
 
     Raises:
-        HttpProblem: 404, the run has no such ask; 409, the run has ended.
-        ControlRefused: another client decided before.
+        HttpProblem: 404, the run has no such ask.
+        ControlRefused: another client decided before, or the run has ended.
     """
-    if state.phase in TERMINAL_PHASES:
-        problem = f"Cannot decide: run {run.id} is {state.phase}. Send a new message."
-        raise HttpProblem("wrong_phase", 409, problem)
     begins_at = []
     prefix = make_prefix(context, state.run_started.thread)
     for item in body.decisions:
         name = str(item.get("approval_request_id", "")).removeprefix(APPROVAL_PREFIX)
         ask = find_ask(run, state, name)
-        asking = ControlOptions(actor=context.actor, request_id=f"{prefix}decision:{ask.id}")
+        options = ControlOptions(actor=context.actor, request_id=f"{prefix}decision:{ask.id}")
         approved = item.get("approve") is True
-        receipt = await decide_approval(run, ask, asking, approved=approved, details=item)
+        receipt = await decide_approval(run, ask, options, approved=approved, details=item)
         begins_at.append(receipt.seq)
-    return SentMessage(run=run, begins_at=max(begins_at))
+    return SentMessage(run=run, state=state, begins_at=max(begins_at))
 
 
 # ── the reply ─────────────────────────────────────────────────────────────────────────────

@@ -303,7 +303,7 @@ def _is_progress(operation: JournalWrite) -> bool:
 class ChangeAnnouncer:
     """Notifies other processes of committed changes, several at a time.
 
-    A control, a new run and the end of a drive are announced at once: another process waits for
+    A control, a new run and the end of a lease are announced at once: another process waits for
     them. The progress of a driven run is only shown elsewhere, so it waits up to
     `PROGRESS_DELAY_S` for more of it. A worker thus commits little more than two transactions
     for a step, and not four. An announcement that is lost is found in the table of notices, see

@@ -8,16 +8,20 @@ Neither function ever replaces a file. Each works on a file with another name an
 name at the end, by a hard link, which fails if the name is taken.
 """
 
+import errno
+import fcntl
+import glob
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from secrets import token_hex
 from typing import Final
 
 import apsw
 
-from midrun.errors import Misconfigured, StoreDamaged, StoreUnreachable
+from midrun.errors import Misconfigured, StoreDamaged, StoreError, StoreFull, StoreUnreachable
 from midrun.stores.sqlite.connection import open_reader, translate_errors
 
 BUSY_MS: Final = 5000
@@ -28,12 +32,22 @@ _SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 def reserve_name(target: Path) -> Iterator[Path]:
     """Give a temporary file beside `target`; at the end, give it the name `target`.
 
+    Temporary files of a process that was killed here are removed first.
+
     Raises:
         Misconfigured: there is a file of this name, or a part of an old database.
     """
+    _remove_leftovers(target)
     check_free(target)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    # Not the pid: in a container, a process that was killed had the same one.
+    temporary = target.with_name(f".{target.name}.{token_hex(4)}.partial")
+    # Held by the descriptor until the process ends, however it ends.
     try:
+        lock = os.open(_get_lock_path(temporary), os.O_WRONLY | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise _make_write_error(target, error) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield temporary
         _sync(temporary)
         try:
@@ -42,12 +56,42 @@ def reserve_name(target: Path) -> Iterator[Path]:
             check_free(target)
             raise
         _sync(target.parent)
+    except StoreFull as error:
+        # It names the temporary file, or the store that was read from another disk.
+        raise StoreFull(str(target)) from error
     except OSError as error:
-        raise StoreUnreachable(str(target), error.strerror or str(error)) from error
+        raise _make_write_error(target, error) from error
     finally:
-        for suffix in ("", *_SIDE_FILES):
-            with suppress(FileNotFoundError):
-                Path(f"{temporary}{suffix}").unlink()
+        _unlink_all(temporary)
+        os.close(lock)
+
+
+def _make_write_error(target: Path, error: OSError) -> StoreError:
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StoreFull(str(target))
+    return StoreUnreachable(str(target), error.strerror or str(error))
+
+
+def _get_lock_path(temporary: Path) -> Path:
+    return temporary.with_name(f"{temporary.name}.lock")
+
+
+def _unlink_all(temporary: Path) -> None:
+    for suffix in ("", *_SIDE_FILES, ".lock"):
+        with suppress(FileNotFoundError):
+            Path(f"{temporary}{suffix}").unlink()
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove the temporary files of processes that were killed; they may be copies of runs."""
+    for path in target.parent.glob(f".{glob.escape(target.name)}.*.partial.lock"):
+        with suppress(OSError):  # it is locked: its process is at work
+            lock = os.open(path, os.O_WRONLY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _unlink_all(path.with_name(path.name.removesuffix(".lock")))
+            finally:
+                os.close(lock)
 
 
 def check_free(target: Path) -> None:
@@ -105,7 +149,8 @@ def copy_backup(source: Path, target: Path) -> None:
         os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         shutil.copyfile(source, target)
     except OSError as error:
-        raise StoreUnreachable(str(source), error.strerror or str(error)) from error
+        is_read = error.filename == os.fspath(source)
+        raise _make_write_error(source if is_read else target, error) from error
     check_integrity(target)
 
 

@@ -162,7 +162,7 @@ class FileIdentity:
         self._wal_path = f"{path.resolve()}-wal"  # SQLite resolves symbolic links first
         self._identity: tuple[int, int] | None = None
         with suppress(OSError):
-            self._identity = _stat_identity(self._path)
+            self._identity = _read_identity(self._path)
 
     def check_unchanged(self) -> None:
         """Check that the path leads to the open file and its log exists.
@@ -186,7 +186,7 @@ class FileIdentity:
             raise FileReplaced(self._path)
 
 
-def _stat_identity(name: str) -> tuple[int, int]:
+def _read_identity(name: str) -> tuple[int, int]:
     status = os.stat(name)  # noqa: PTH116 - called with every commit; pathlib is slower
     return status.st_dev, status.st_ino
 
@@ -327,7 +327,7 @@ def _refuse_sqlite3(event: str, args: tuple[object, ...]) -> None:
     # A URI may ask for a read-only or immutable open. Its close drops the locks all the same.
     path = unquote(urlsplit(name).path) if name.startswith("file:") else name
     try:
-        target = os.getpid(), _stat_identity(path)
+        target = os.getpid(), _read_identity(path)
     except (OSError, ValueError):
         return  # no such file, or not a file at all: ":memory:"
     # A forked child inherits the connection objects but not the POSIX locks, so there is none
@@ -340,7 +340,7 @@ def _connect(path: Path, flags: int, busy_ms: int) -> apsw.Connection:
     _install_sqlite3_guard()
     db = apsw.Connection(os.fspath(path), flags=flags, statementcachesize=64)
     with suppress(OSError):  # removed meanwhile: `FileIdentity.check_unchanged` reports it
-        _open_files[db] = os.getpid(), _stat_identity(os.fspath(path))
+        _open_files[db] = os.getpid(), _read_identity(os.fspath(path))
     db.set_busy_timeout(busy_ms)
     db.execute("PRAGMA trusted_schema = OFF")
     return db

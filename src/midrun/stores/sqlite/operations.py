@@ -77,6 +77,10 @@ class WriteJournal(Struct, frozen=True, gc=False):
             and current is not None
             and rows.is_holder_alive(current.holder, self.clock())
         )
+        # From here to `write_change` nothing is written: a refusal leaves the transaction as it
+        # is, for the other requests of the group. Halts, limits and quotas are read inside of
+        # the transaction. So a halt that is committed before this write is seen by it, in
+        # whichever process it was set.
         change = operation.apply(current, self.clock, holder_alive=alive)
         if current is not None and operation.starts and (halts := rows.load_halts()):
             validation.check_halts(operation.run, current.stored_head.head, halts)

@@ -425,7 +425,7 @@ CHANGED_RUNS: Final = """
 """
 
 # ── growing the log ──────────────────────────────────────────────────────────
-# A blob that is larger than the page cache is spilled into the log: see `Writer._grow_wal`.
+# A blob that is larger than the page cache is spilled into the log: see `_grow_wal`.
 CACHE_SIZE: Final = "PRAGMA cache_size"
 SMALL_CACHE: Final = "PRAGMA cache_size = 10"
 CREATE_FILLER: Final = "CREATE TABLE room (zeros BLOB)"

@@ -115,7 +115,7 @@ class SocketRelay:
         try:
             sender = self._senders.get(name)
             if sender is None:
-                sender = self._senders[name] = _new_socket()
+                sender = self._senders[name] = _make_socket()
             sender.sendto(message, self._get_socket_path(name))
         except BlockingIOError:
             return False
@@ -197,7 +197,7 @@ class SocketRelay:
             raise PermissionError(
                 f"{self._folder} must be a directory that only this account can access"
             )
-        receiver = _new_socket()
+        receiver = _make_socket()
         try:
             # Bound under a temporary name and then renamed. A socket under its final name must
             # already accept messages: another process removes one that does not.
@@ -218,7 +218,7 @@ class SocketRelay:
         for name in self._list_names():
             listener = name.removesuffix(SOCKET_SUFFIX)
             if name.endswith(SOCKET_SUFFIX) and listener != self._name:
-                with _new_socket() as probe:
+                with _make_socket() as probe:
                     try:
                         probe.connect(self._get_socket_path(listener))
                     except ConnectionRefusedError:
@@ -270,7 +270,7 @@ def _hash_run_id(run: RunId) -> str:
     return sha256(run.encode()).hexdigest()[:16]
 
 
-def _new_socket() -> socket.socket:
+def _make_socket() -> socket.socket:
     new = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     new.setblocking(False)  # noqa: FBT003 - its only argument
     return new

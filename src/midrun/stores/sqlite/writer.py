@@ -37,7 +37,7 @@ import apsw
 from anyio.lowlevel import checkpoint_if_cancelled
 
 from midrun.errors import StoreClosed
-from midrun.stores.cross_thread import Loop, Waiter, may_be_cancelled, new_waiter, wake_waiters
+from midrun.stores.cross_thread import Loop, Waiter, make_waiter, may_be_cancelled, wake_waiters
 from midrun.stores.group_commit import (
     GROUP_MAX_BYTES,
     Failure,
@@ -252,7 +252,7 @@ class SqliteWriter:
         # and one that was tried alone before is handed in while no other is pending.
         if group[0].inline and self._commit_inline(group):
             return
-        waiter = new_waiter()
+        waiter = make_waiter()
         with self._handoff_lock:
             if self._closed:
                 raise StoreClosed(str(self._path))

@@ -43,7 +43,7 @@ def _escape(name: str) -> str:
 def _describe_phase(state: State) -> str:
     match state.phase:
         case Phase.WAITING:
-            return PARAGRAPH_BREAK.join(_describe_asks(make_ask_views(state)))
+            return describe_asks(state)
         case Phase.PAUSED:
             return f"*{describe_hold(state)} The next message resumes the run.*"
         case Phase.HALTED:
@@ -64,6 +64,11 @@ def find_error(state: State) -> str:
 def format_arguments(args: Json) -> str:
     """Return the arguments of a call as JSON in one line."""
     return msgspec.json.encode({} if args is None else args).decode()
+
+
+def describe_asks(state: State) -> str:
+    """Return the open asks as Markdown, with all arguments and the words that decide."""
+    return PARAGRAPH_BREAK.join(_describe_asks(make_ask_views(state)))
 
 
 def _describe_asks(asks: tuple[AskView, ...]) -> Iterator[str]:
