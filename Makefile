@@ -38,7 +38,7 @@ LONGEST_JOBS ?= $(JOBS)
 # `make coverage` requires 95 % of their lines and branches.
 COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors.py
 
-.PHONY: help setup quick check test fix hooks lint types imports web bytecode programs tests browser postgres others portable \
+.PHONY: help setup quick check test fix hooks lint types imports web units bytecode programs tests browser postgres others portable \
         examples coverage nightly simulate chaos mutants bench demo docs site package image screenshots pins clean
 
 help: ## list the targets
@@ -56,18 +56,22 @@ quick: $(READY) ## takes seconds: lint changed files, test core, codec and verif
 
 # Without the scenarios, crashes and pages: those take most of the time of `make test`.
 FAST := $(addprefix tests/,unit journals docs test_tidy.py test_tidy_errors.py)
-check: lint types imports web ## two minutes: lint, types, imports, unit tests that are not slow
+check: lint ## two minutes: lint, types, imports, unit tests that are not slow
+	@$(MAKE) --jobs=2 --output-sync=target SIDE_BY_SIDE=yes types units imports web
+
+units: $(READY) ## the unit tests that are not slow; part of `make check`
 	$(PYTEST) $(MANY) -m "not slow" $(FAST) $(ARGS)
 
-# Each check of the sources uses one core, so two run in parallel. Of the tests, two targets run
-# in parallel, too, because pages and databases wait often. Each has two processes, because each
-# process imports all tests of its target; `tests`, which takes longest, has three. The longest
-# come first. The log of a target is printed when it ends.
+# Each check of the sources uses one core, so two run in parallel. Of the tests, three targets run
+# in parallel, because pages, databases and child processes wait often. Each has two processes,
+# because each process imports all tests of its target; `tests`, which takes longest, has four,
+# so that both cores are busy when it runs alone at the end. The longest come first. The log of
+# a target is printed when it ends.
 SOURCES := types bytecode package web site lint imports
 TESTS := tests browser postgres others examples
 test: $(READY) ## everything that CI runs, on the oldest and the newest supported Python
 	@$(MAKE) --jobs=2 SIDE_BY_SIDE=yes $(SOURCES)
-	@$(MAKE) --jobs=2 --output-sync=target SIDE_BY_SIDE=yes JOBS=2 LONGEST_JOBS=3 $(TESTS)
+	@$(MAKE) --jobs=3 --output-sync=target SIDE_BY_SIDE=yes JOBS=2 LONGEST_JOBS=4 $(TESTS)
 	@echo "make test: PASSED. Python $(PYTHON_VERSION): all checks. Other versions: as listed above."
 
 fix: $(READY) ## apply automatic fixes and format the code

@@ -1,11 +1,13 @@
-"""Settings for all tests: the event loop, Hypothesis profiles, blocks of the documentation."""
+"""Settings for all tests: event loop, store, Hypothesis, blocks of the documentation."""
 
 import os
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
+import certifi
 import pytest
 from hypothesis import settings
 from sybil import Example, Sybil
@@ -15,10 +17,10 @@ from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipP
 pytest.register_assert_rewrite("midrun.testing", "tests.support")
 from midrun.testing.postgres import Postgres, running  # noqa: E402 - must follow the line above
 from tests.docs.reader import close_page, open_page, run_block  # noqa: E402 - as above
-from tests.support.store_choice import pytest_collection_modifyitems, store_path  # noqa: E402 - for all tests
-from tests.support.verified_journals import journals_are_sound  # noqa: E402 - as above
+from tests.support.store_choice import STORE_OF_ALL_TESTS  # noqa: E402 - as above
+from tests.support.verified_journals import journals_are_sound  # noqa: E402 - for all tests
 
-__all__ = ["journals_are_sound", "pytest_collection_modifyitems", "store_path"]
+__all__ = ["journals_are_sound"]
 
 # No deadline: on shared cores, a slow example is a property of the machine, not of the code.
 # Results are reproducible; `--hypothesis-profile=fresh` draws new examples.
@@ -58,6 +60,12 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = mkdtemp(prefix="midrun-state-")
     os.environ["XDG_STATE_HOME"] = folder
     os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"
+    # Most HTTP clients read all certificate authorities of the system when they are created,
+    # which takes 20 ms. Tests reach no TLS server on the network, so one authority is enough.
+    authorities, end, _ = certifi.contents().partition("-----END CERTIFICATE-----\n")
+    Path(folder, "authority.pem").write_text(authorities + end)
+    os.environ["SSL_CERT_FILE"] = f"{folder}/authority.pem"
+    os.environ.pop("SSL_CERT_DIR", None)
     config.add_cleanup(partial(rmtree, folder, ignore_errors=True))
 
 
@@ -66,3 +74,32 @@ def postgres() -> Iterator[Postgres]:
     """Start a real Postgres; `postgres.url()` returns the address of a new schema in it."""
     with running() as server:
         yield server
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip or deselect the tests that cannot run on the store of `MIDRUN_TEST_STORE`."""
+    for item in items:
+        mark = item.get_closest_marker("about_sqlite")
+        if mark is not None and not (mark.args and isinstance(mark.args[0], str)):
+            raise pytest.UsageError(f"{item.nodeid}: about_sqlite needs a reason")
+        if mark is not None and STORE_OF_ALL_TESTS:
+            item.add_marker(pytest.mark.skip(reason=f"about SQLite: {mark.args[0]}"))
+    if STORE_OF_ALL_TESTS:
+        stored: list[pytest.Item] = []
+        others: list[pytest.Item] = []
+        for item in items:
+            is_stored = "store_path" in getattr(item, "fixturenames", ())
+            (stored if is_stored else others).append(item)
+        items[:] = stored
+        config.hook.pytest_deselected(items=others)
+
+
+@pytest.fixture
+def store_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Return the path of a new store; see `tests/support/store_choice.py`."""
+    path = tmp_path / "runs.db"
+    on_postgres = getattr(request, "param", STORE_OF_ALL_TESTS) == "postgres"
+    if on_postgres:
+        path.with_suffix(".url").write_text(request.getfixturevalue("postgres").url())
+    yield path
+    assert not (on_postgres and path.exists()), "the test used SQLite; open `kept_at(path)`"

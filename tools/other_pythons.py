@@ -30,11 +30,13 @@ def run_tests_on(version: str, pytest_args: list[str]) -> str:
         return "NOT INSTALLED"
     folder = Path(f".venv-{version}")
     print(f"\n==> Python {version}", flush=True)
+    # make would warn that it cannot use the job slots of the make that started this script.
+    environment = {**os.environ, "MAKEFLAGS": ""}
     for command in (
         [MAKE, f"{folder}/.ready"],
         [f"{folder}/bin/python", "-m", "pytest", *pytest_args],
     ):
-        if subprocess.run(command, check=False).returncode:
+        if subprocess.run(command, env=environment, check=False).returncode:
             return "FAILED"
     return "passed"
 

@@ -14,7 +14,10 @@ import sys
 from typing import Final
 
 _PATH: Final = f"{os.environ.get('PATH', '')}:/usr/sbin"  # Debian installs pgbouncer there
-NAMES: Final = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+SHELL: Final = "chromium-headless-shell"
+"""Chromium without its windows, so that a page takes about half of the CPU time."""
+
+NAMES: Final = (SHELL, "chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 
 MISSING: Final = (
     "Chromium was not found. Install it (on Debian: apt-get install chromium),\n"
@@ -71,12 +74,13 @@ def _install(packages: list[str]) -> None:
     print(f"==> installing with apt-get: {', '.join(packages)}", flush=True)
     # The runlevel keeps a package from starting its service.
     quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    for command in (
-        ["update", "-qq"],
-        ["install", "-y", "-qq", "--no-install-recommends", *packages],
-    ):
-        if subprocess.run([apt, *command], env=quiet, check=False).returncode:
-            return
+    if subprocess.run([apt, "update", "-qq"], env=quiet, check=False).returncode:
+        return
+    known = ["apt-cache", "show", SHELL]  # fails if this release of Debian has no such package
+    if not subprocess.run(known, capture_output=True, check=False).returncode:
+        packages = [SHELL if name == "chromium" else name for name in packages]
+    install = [apt, "install", "-y", "-qq", "--no-install-recommends", *packages]
+    subprocess.run(install, env=quiet, check=False)
 
 
 if __name__ == "__main__":
