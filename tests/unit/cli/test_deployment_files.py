@@ -294,7 +294,7 @@ def test_the_settings_of_the_config_map_are_valid(
     """And those for systemd in the guide."""
     config = tmp_path / "midrun.toml"
     guide = (ROOT / "docs" / "guides" / "deploy.md").read_text()
-    (for_systemd,) = re.findall(r"^```text\n(\[serve\].*?)^```", guide, re.DOTALL | re.MULTILINE)
+    (for_systemd,) = re.findall(r"(?ms)^```text\n(\[serve\].*?)^```", guide)
     midrun = CommandRunner(capsys)
     users = str(tmp_path / "users.json")
     assert midrun("users", "add", "ada", "--users-file", users).code == 0
