@@ -305,9 +305,9 @@ async def _is_taken_again(midrun: Midrun, run: RunId) -> bool:
 
 PARK = """
     INSERT INTO midrun_runs (run, seq, hash, at, started_at, epoch, holder, head, phase,
-                             attention, wake_at, agent, thread, parent, owner)
+                             attention, wake_at, agent, thread, parent, owner, tenant, team)
     SELECT 'parked_' || n, r.seq, r.hash, r.at, r.started_at, 1, '', r.head, 'waiting', 'ask',
-           r.at + 1000000000000 + n, 'bench', '', '', ''
+           r.at + 1000000000000 + n, 'bench', '', '', '', '', ''
     FROM midrun_runs AS r, generate_series(1, %s) AS n WHERE r.run = 'one'
 """
 
