@@ -1,6 +1,7 @@
 """Settings for all tests: event loop, store, Hypothesis, blocks of the documentation."""
 
 import os
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -52,11 +53,15 @@ def anyio_backend() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the tokens of test servers out of the home folder, and traces off the network.
+    """Set the signal and the variables that every process of the tests inherits.
 
     This is no fixture: some modules copy the environment when they are imported, and the pages
     of the documentation have no fixtures.
     """
+    # The shell of a script starts background jobs with SIGINT ignored. All processes that the
+    # tests start would inherit that, and a test that interrupts one of them would not end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Tokens of test servers stay out of the home folder, and traces off the network.
     folder = mkdtemp(prefix="midrun-state-")
     os.environ["XDG_STATE_HOME"] = folder
     os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"

@@ -235,6 +235,4 @@ def main(mode: str, *rest: str) -> None:
 
 
 if __name__ == "__main__":
-    # A shell starts background jobs with SIGINT ignored, and child processes inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(*sys.argv[1:])

@@ -332,13 +332,8 @@ def test_a_keyboard_interrupt_that_a_tool_raises_ends_its_call_and_nothing_else(
 def test_ctrl_c_in_the_middle_of_a_tool_ends_the_process() -> None:
     """The first SIGINT cancels the main task; the second must not become a result."""
     before = set(threading.enumerate())
-    # A shell starts background jobs with SIGINT ignored, and Python then raises nothing.
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            asyncio.run(_run_tool(receive_sigint))
-    finally:
-        signal.signal(signal.SIGINT, inherited)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(_run_tool(receive_sigint))
     remaining = [thread for thread in threading.enumerate() if thread not in before]
     for thread in remaining:
         thread.join(TIMEOUT_S)
