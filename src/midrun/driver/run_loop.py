@@ -357,6 +357,8 @@ class RunLoop:
             return NotAppended(reason="unknown")
         except LeaseHeld:
             return NotAppended(reason="leased")
+        if quotas is not None:
+            quotas.add_spend(batch.base, batch.state)
         self._last_append = appended
         lease = None if operation.lease == "none" else self._lease
         return Appended(at=appended.at, epoch=lease.epoch if lease else None)

@@ -8,10 +8,12 @@ from anyio.lowlevel import checkpoint
 
 from midrun import Agent, File, tool
 from midrun.core.entries import CallDone
+from midrun.core.ids import RunId
 from midrun.core.values import Phase
 from midrun.errors import StoreBusy, StoreDamaged, StoreError
 from midrun.models import ScriptedModel, Use
 from midrun.ports.store import OwnerUsage
+from midrun.workers import quotas
 from tests.unit.driver.driver_context import DriverParts
 
 
@@ -65,6 +67,22 @@ async def test_a_call_keeps_its_outcome_if_the_store_cannot_tell_the_size_of_its
     loop = await parts.create_loop(Agent("actor", model=model, tools=[draw]))
     await loop.run()
     assert [done.call for done in await parts.find_entries(CallDone)] == ["c1", "c2", "c3"]
+
+
+async def test_the_last_call_of_a_run_counts_while_a_slow_measurement_is_used_again(
+    parts: DriverParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with one call compares only before it; many such runs would have no bound."""
+    monkeypatch.setattr(quotas, "QUICK_MEASURE_S", 0.0)
+    monkeypatch.setattr(quotas, "MEASURE_COST_SHARE", 1e-9)
+    parts.set_quotas("tenant.tokens_per_day=1")
+    agent = Agent("actor", model=ScriptedModel(["Done.", "Done."]))
+    phases = []
+    for run in ("run_1", "run_2"):
+        loop = await parts.create_loop(agent, RunId(run))
+        await loop.run()
+        phases.append(loop.state.phase)
+    assert phases == [Phase.COMPLETED, Phase.PAUSED]
 
 
 async def test_a_loop_that_is_fenced_while_it_compares_quotas_appends_nothing(
