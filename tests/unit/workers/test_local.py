@@ -127,6 +127,34 @@ def test_a_run_that_is_limited_again_before_its_lease_is_taken_waits() -> None:
     assert not limiter.limit_reached(refused.value)
 
 
+async def test_a_run_that_this_process_continues_is_stored_again_only_when_that_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker gets the state with the control, and remembers where the snapshot is."""
+    monkeypatch.setattr(snapshots, "SNAPSHOT_MIN_ENTRIES", 12)
+    save, saved = MemoryStore.save_snapshot, []
+
+    async def note_snapshot(store: MemoryStore, run: RunId, snapshot: Snapshot) -> None:
+        saved.append(snapshot.seq)
+        await save(store, run, snapshot)
+
+    monkeypatch.setattr(MemoryStore, "save_snapshot", note_snapshot)
+    tools = ControllableTools()
+    steps = [Use("quick", name="a"), Use("quick", name="b"), Use("quick", name="c")]
+    agent = tools.agent(*steps, Use("slow", name="d"), "Done.")
+    with anyio.fail_after(60):
+        async with Midrun("memory://", agents=[agent]) as midrun:
+            run = await midrun.start(agent, "go")
+            await tools.start("d").wait()
+            await run.pause()
+            tools.gate("d").set()
+            await run.until("paused")
+            await run.resume()
+            await run.until("completed")
+            state = await load_run_state(midrun.store, run.id)
+            assert (len(saved), state.seq >= 24) == (1, True)
+
+
 # ── quotas ───────────────────────────────────────────────────────────────────
 
 
