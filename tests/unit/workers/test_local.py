@@ -206,8 +206,8 @@ async def test_runs_of_another_day_do_not_add_up_in_a_slow_measurement(
 async def test_a_parent_is_told_which_quota_its_child_has_used_up() -> None:
     tools = ControllableTools()
     aide = tools.agent("Found.", name="aide")
-    turns = [["I let it look.", Use("aide", task="Look")], "Done."]
-    parent = Agent("parent", model=ScriptedModel(turns), tools=[aide.as_tool()])
+    model = ScriptedModel([["I let it look.", Use("aide", task="Look")], "Done."])
+    parent = Agent("parent", model=model, tools=[aide.as_tool()])
     fleet = Fleet(quotas=parse_quota_rules(["user.tokens_per_day=1"]))
     with anyio.fail_after(60):
         async with Midrun("memory://", agents=[parent], fleet=fleet) as midrun:
