@@ -69,6 +69,7 @@ from midrun.errors import (
     StoreUnreachable,
 )
 from midrun.ports.store import HaltRecord
+from midrun.text.phrases import format_condition
 from midrun.text.status import CAP_NOUNS
 
 log = logging.getLogger("midrun")
@@ -165,7 +166,9 @@ def _make_ending(
 async def _has_own_hold(context: DriverContext, parent: State, child: State) -> bool:
     """Tell whether the child rests for a reason of its own, and not with its parent."""
     if child.phase is Phase.PAUSED:
-        return child.pause is None or child.pause.by != _make_parent_actor(parent.run).name
+        hold = child.pause or PauseState()
+        # At a cap it stays, although the parent may have asked for a pause meanwhile.
+        return hold.reason == "cap" or hold.by != _make_parent_actor(parent.run).name
     if child.phase is not Phase.HALTED:
         return False
     # A halt that covers both is the parent's reason as well: they continue together.
@@ -192,6 +195,8 @@ def _ask_about_child(child: State, in_flight: InFlightCall, state: State) -> Ask
     elif hold.reason == "cap" and hold.cap_name:
         reason = f"is paused at its {CAP_NOUNS[hold.cap_name]} cap"
         remedy = f'raise it there, or answer with the new bound: {{"{hold.cap_name}": …}}'
+    elif hold.reason == "cap" and hold.condition:
+        reason = f"is paused ({format_condition(hold.condition)})"
     data: Json = {
         "run": child.run,
         "ask": "",

@@ -44,6 +44,10 @@ class Quotas(Protocol):
         """
         ...
 
+    def add_spend(self, before: State, after: State) -> None:
+        """Count what the run has spent with the append that led from `before` to `after`."""
+        ...
+
     async def find_storage_problem(self, started: RunStarted, files: Sequence[File]) -> str:
         """Say which quota leaves no room for `files` of this run; "" if they fit."""
         ...

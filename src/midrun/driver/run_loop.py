@@ -124,10 +124,8 @@ class RunLoop:
         self._turn_began = context.clock()
         self._had_unjournaled_work = False  # when the turn began
         self._last_append: AppendResult | None = None
-        self._snapshot_seq = snapshot_seq  # the seq of the newest snapshot ...
-        self._next_snapshot_seq = find_next_snapshot_seq(
-            snapshot_seq
-        )  # ... and of the next one
+        self.snapshot_seq = snapshot_seq  # the seq of the newest snapshot ...
+        self._next_snapshot_seq = find_next_snapshot_seq(snapshot_seq)  # ... and of the next
 
     @property
     def state(self) -> State:
@@ -357,6 +355,8 @@ class RunLoop:
             return NotAppended(reason="unknown")
         except LeaseHeld:
             return NotAppended(reason="leased")
+        if quotas is not None:
+            quotas.add_spend(batch.base, batch.state)
         self._last_append = appended
         lease = None if operation.lease == "none" else self._lease
         return Appended(at=appended.at, epoch=lease.epoch if lease else None)
@@ -392,10 +392,10 @@ class RunLoop:
     async def _save_snapshot(self) -> None:
         appended = self._last_append
         if appended is not None:
-            self._snapshot_seq = await save_snapshot_if_due(
-                self._context.store, self.state, appended, last_snapshot_seq=self._snapshot_seq
+            self.snapshot_seq = await save_snapshot_if_due(
+                self._context.store, self.state, appended, last_snapshot_seq=self.snapshot_seq
             )
-            self._next_snapshot_seq = find_next_snapshot_seq(self._snapshot_seq)
+            self._next_snapshot_seq = find_next_snapshot_seq(self.snapshot_seq)
 
 
 def _make_halt(scope: str, by: str, reason: str) -> Halt:

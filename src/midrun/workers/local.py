@@ -33,6 +33,7 @@ from midrun.agents.agent import Agent
 from midrun.core.controls import Lift
 from midrun.core.driver_inputs import Wake
 from midrun.core.ids import SEQ_ZERO, RunId, Seq
+from midrun.core.lru import LruDict
 from midrun.core.run_head import Head, build_head
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE_PHASES, Actor, Phase
@@ -107,6 +108,9 @@ CHILDREN_CHECK_S: Final = 30.0
 SWEEP_MAX_RUNS: Final = 256
 """The most runs that one query of a sweep returns."""
 
+SNAPSHOTS_MAX_REMEMBERED: Final = 4096
+"""The runs whose newest snapshot a worker remembers."""
+
 SHUTDOWN_MAX_S: Final = 15.0
 """The longest time a shutdown waits for the runs, beyond the grace of their calls."""
 
@@ -152,6 +156,9 @@ class LocalWorker:
         # Runs that a store error interrupted. Their lease may still belong to this process, so
         # `list_drivable` does not list them while it is alive; the sweep tries them once more.
         self._runs_to_recheck: set[RunId] = set()
+        # The seqs of the newest snapshots of runs that were driven here. A control of this
+        # process brings the state of its run along, so that the snapshot is not read again.
+        self._snapshot_seqs: LruDict[RunId, Seq] = LruDict(max_items=SNAPSHOTS_MAX_REMEMBERED)
         self._uncovered_runs: set[RunId] = set()  # see `_lift_uncovered_runs`
         # Runs that cannot be driven, with the seq at which that was found. They are tried
         # again when their journal grows beyond it.
@@ -337,7 +344,7 @@ class LocalWorker:
             )
             log.exception("Cannot drive run %s until its journal grows", run)
         finally:
-            self._run_loops.pop(run, None)
+            self._remove_loop(run)
             self._active_runs.discard(run)
             # A place has become free. Runs that were held back by the limit are found by the
             # sweep; without this they would wait for up to a second.
@@ -347,6 +354,12 @@ class LocalWorker:
             self._change_notifier.notify(run)
             if self._shutting_down and not self._active_runs:
                 self._all_runs_ended.set()
+
+    def _remove_loop(self, run: RunId) -> None:
+        """Remove the loop of a run; remember where the newest snapshot of the run is."""
+        run_loop = self._run_loops.pop(run, None)
+        if run_loop is not None:
+            self._snapshot_seqs.put(run, run_loop.snapshot_seq)
 
     def _look_again(self, run: RunId) -> None:
         """Look again at a run whose loop has ended, if that may be necessary.
@@ -366,9 +379,10 @@ class LocalWorker:
 
     async def _create_loop(self, run: RunId, state: State | None) -> RunLoop | None:
         """Return the loop of `run`; None if it cannot be driven here now."""
-        snapshot_seq = SEQ_ZERO
         if state is None:
             state, snapshot_seq = await load_run_to_drive(self._store, run)
+        else:
+            snapshot_seq = self._snapshot_seqs.get(run, SEQ_ZERO)
         agent = self._agents.get(state.run_started.agent)
         if agent is None or self._limiter.has_version_mismatch(state, agent):
             return None

@@ -41,7 +41,7 @@ def reserve_name(target: Path) -> Iterator[Path]:
     check_free(target)
     # Not the pid: in a container, a process that was killed had the same one.
     temporary = target.with_name(f".{target.name}.{token_hex(4)}.partial")
-    # Held by the descriptor until the process ends, however it ends.
+    # Its lock shows that the process is alive: the kernel drops it however the process ends.
     try:
         lock = os.open(_get_lock_path(temporary), os.O_WRONLY | os.O_CREAT, 0o600)
     except OSError as error:

@@ -103,7 +103,7 @@ class Temporal:
         self._queue = queue
         self._silence = silence
         self._max_runs = runs
-        self._announcing: set[RunId] = set()  # those that wait for their turn, too
+        self._announcing: set[RunId] = set()  # also those that wait for their turn
         self._announced_at: dict[RunId, float] = {}
         self._rested_at: dict[RunId, float] = {}
         self._next_prune_at = 0.0
@@ -155,7 +155,7 @@ class Temporal:
         tasks.start_soon(work.announce_run, run)
 
     def end_announcement(self, run: RunId) -> None:
-        """Note that the announcement of a run has ended, well or not."""
+        """Note that the announcement of a run has ended, also if it failed."""
         self._announcing.discard(run)
         # The time counts from the end: with many runs and a slow server, a run may have waited
         # for its turn for longer than the time after which it is announced again. A run that
