@@ -213,6 +213,7 @@ class Container(msgspec.Struct, rename="camel"):
     env: list[dict[str, object]]
     security_context: SecurityContext
     volume_mounts: list[dict[str, str]]
+    ports: list[dict[str, str | int]]
     liveness_probe: dict[str, dict[str, str]] | None = None
     readiness_probe: dict[str, object] | None = None
 
@@ -273,6 +274,7 @@ def test_pods_are_locked_down_and_their_commands_exist() -> None:
     for pod in pods:
         (container,) = pod.containers
         accept_command(container.args)
+        assert {"name": "metrics", "containerPort": 9464} in container.ports
         assert pod.security_context.run_as_non_root
         assert not pod.enable_service_links
         assert not pod.automount_service_account_token
@@ -302,6 +304,7 @@ def test_the_settings_of_the_config_map_are_valid(
         config.write_text(text)
         for service in ("serve", "worker"):
             monkeypatch.setenv("MIDRUN_USERS_FILE", users)  # a command removes it
+            monkeypatch.setenv("MIDRUN_METRICS_TOKEN", "the-token-of-prometheus")
             shown = midrun("config", "check", service, "--config", str(config))
             assert shown.code == 0, shown.err
 
