@@ -508,6 +508,18 @@ def test_the_image_has_the_tested_versions() -> None:
     assert any(pin.startswith("starlette==") for pin in pins)
 
 
+def test_ci_builds_the_image_and_runs_the_lines_of_the_guide() -> None:
+    """Where a container runtime is available: `make compose` takes the block from the page."""
+    workflow = (ROOT / ".github" / "workflows" / "full.yml").read_text()
+    assert "run: make image\n" in workflow
+    assert "run: make compose\n" in workflow
+    makefile = (ROOT / "Makefile").read_text()
+    (sed,) = re.findall(r"^\tcd deploy && (sed .*) \| bash -eux$", makefile, re.MULTILINE)
+    command = ["bash", "-euc", sed]
+    found = subprocess.run(command, cwd=DEPLOY, capture_output=True, text=True, check=True)  # noqa: S603 - our file
+    assert found.stdout.splitlines() == read_guide("deploy.md", "mkdir")
+
+
 class DockerStep(NamedTuple):
     """One instruction of a Dockerfile."""
 
