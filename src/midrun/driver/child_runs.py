@@ -180,8 +180,8 @@ def _is_halted(state: State, halts: Iterable[HaltRecord]) -> bool:
 
 def _ask_about_child(child: State, in_flight: InFlightCall, state: State) -> AskPerson:
     """Return a question on the parent that says why its child does not go on."""
-    hold = child.pause or PauseState()
-    reason, remedy = f"is paused by {hold.by or 'a person'}", "answer anything to let it go on"
+    pause = child.pause or PauseState()
+    reason, remedy = f"is paused by {pause.by or 'a person'}", "answer anything to let it go on"
     if child.phase is Phase.HALTED:
         reason, remedy = "is halted", "it goes on when the halt is lifted"
     elif child.taken_over_by:
@@ -189,16 +189,16 @@ def _ask_about_child(child: State, in_flight: InFlightCall, state: State) -> Ask
             f"was taken over by {child.taken_over_by}",
             "it goes on when it is handed back",
         )
-    elif hold.reason == "cap" and hold.cap_name:
-        reason = f"is paused at its {CAP_NOUNS[hold.cap_name]} cap"
-        remedy = f'raise it there, or answer with the new bound: {{"{hold.cap_name}": …}}'
+    elif pause.reason == "cap" and pause.cap_name:
+        reason = f"is paused at its {CAP_NOUNS[pause.cap_name]} cap"
+        remedy = f'raise it there, or answer with the new bound: {{"{pause.cap_name}": …}}'
     data: Json = {
         "run": child.run,
         "ask": "",
         "kind": "question",
         "tool": "",
         "why": "",
-        "data": {"phase": child.phase, "reason": hold.reason, "cap": hold.cap_name},
+        "data": {"phase": child.phase, "reason": pause.reason, "cap": pause.cap_name},
     }
     return AskPerson(
         epoch=state.epoch,
@@ -207,7 +207,8 @@ def _ask_about_child(child: State, in_flight: InFlightCall, state: State) -> Ask
         data=data,
         child=True,
         child_ask_kind="question",
-        audience="operator" if hold.cap_name else "",  # only operators may raise caps over HTTP
+        # Over HTTP only operators may raise caps.
+        audience="operator" if pause.cap_name else "",
     )
 
 
@@ -341,11 +342,11 @@ def _make_decision(ask: Ask, child_ask_id: AskId) -> c.Control:
 async def _resume_child(context: DriverContext, parent: RunId, child: RunId) -> None:
     """Resume a child that its parent has paused; leave every other pause alone."""
     child_state = await load_run_state(context.store, child)
-    hold = child_state.pause
+    pause = child_state.pause
     if (
         child_state.phase is Phase.PAUSED
-        and hold is not None
-        and hold.by == _make_parent_actor(parent).name
+        and pause is not None
+        and pause.by == _make_parent_actor(parent).name
     ):
         result = await append_input(
             context.store, child_state, c.Resume(by=_make_parent_actor(parent)), context.clock

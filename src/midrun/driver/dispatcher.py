@@ -470,7 +470,7 @@ class CallDispatcher:
         """Carry out the effects that need no entry: aborts, checks, custom stop conditions.
 
         The run loop calls this in every turn, with the same effects as long as the state
-        is the same. Everything here happens once only, however often it is asked for.
+        is the same. Each effect is carried out once.
         """
         # A pause is passed on to child runs. If it is withdrawn, `list_effects` returns no more
         # `ControlChild` for the call, and the child has to be resumed.
@@ -550,8 +550,8 @@ class CallDispatcher:
     # ── stopping calls ────────────────────────────────────────────────────────────────────
 
     def _stop_call(self, in_flight: InFlightCall, reason: str) -> None:
-        # False: it is being stopped since an earlier turn, for this or a stronger reason.
-        if in_flight.abort(reason):
+        # False: an earlier turn has stopped it for this reason, or for a stronger one.
+        if in_flight.stop(reason):
             self._context.task_group.start_soon(self._watch_grace, in_flight, reason)
 
     def _watch_overdue(self, in_flight: InFlightCall, wait_ended: WaitEnded) -> None:
@@ -629,7 +629,7 @@ class CallDispatcher:
                 pending.save_waiter.done.set()
         self.pending_inputs.clear()
         for in_flight in self._in_flight.values():
-            in_flight.abort(FENCED_REASON)
+            in_flight.stop(FENCED_REASON)
         for evaluation in self._evaluating_conditions.values():
             evaluation.stop()
         if self._program is not None:
