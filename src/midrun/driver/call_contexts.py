@@ -95,7 +95,7 @@ class CallContexts:
         while True:
             shared = self._shared.get(key)
             if shared is None:
-                if self._is_shut_down:  # a call that was abandoned goes on
+                if self._is_shut_down:  # a call that was abandoned continues
                     raise ContextFailed(source.where, "the worker has shut down")
                 shared = self._shared[key] = _SharedContext(source, self._tasks)
                 self._tasks.start(self._keep(key, shared), self._variables.copy())

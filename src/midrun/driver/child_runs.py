@@ -9,15 +9,15 @@ every process, finds the same child.
   and the parent's call waits for it. It can be answered on either run. An answer on the parent
   starts the call again, which passes the answer on to the child. An answer on the child makes
   the parent's ask moot (`update_parent`).
-- **A child that does not go on by itself** (paused at a cap or by a person, taken over, halted)
-  is shown on the parent as a question, too.
+- **A child that does not continue by itself** (paused at a cap or by a person, taken over, or
+  halted) is shown on the parent as a question, too.
 - **Pause, cancel and halt** of the parent are passed on (`send_control`). The parent's call
   ends when the child rests. So a parent is paused only when its children are, and a child has
   undone its work before its parent begins to undo.
 - **Undo.** To undo or release a child call is to cancel the child (`end_child`).
 
-Every control that is passed on may be sent more than once: after a crash, or by two tasks. It
-is harmless, as `decide` answers *already so*, or because it has a request id.
+A control may be passed on more than once: after a crash, or by two tasks. That is harmless: the
+repeat is a no-op (`NoChange`), or has the same request id.
 """
 
 import logging
@@ -179,7 +179,7 @@ def _is_halted(state: State, halts: Iterable[HaltRecord]) -> bool:
 
 
 def _ask_about_child(child: State, in_flight: InFlightCall, state: State) -> AskPerson:
-    """Return a question on the parent that says why its child does not go on."""
+    """Return a question on the parent that says why its child does not continue."""
     pause = child.pause or PauseState()
     reason, remedy = f"is paused by {pause.by or 'a person'}", "answer anything to let it go on"
     if child.phase is Phase.HALTED:
@@ -485,9 +485,10 @@ async def update_parent(context: DriverContext, child: State) -> bool:
 async def close_moot_asks(context: DriverContext, parent: State) -> None:
     """Close the asks of `parent` that were settled on its children already.
 
-    A child comes to rest, or goes on, and its worker then calls `update_parent`. That finds no
-    ask if the worker of the parent, which has seen an older state of the child, opens the ask
-    only after that; and it is never called if the worker of the child dies before.
+    When a child comes to rest or continues, its worker calls `update_parent`, which closes the
+    ask. Two races leave the ask open. The worker of the parent, which has seen an older state
+    of the child, may open the ask after that. Or the worker of the child may die before the
+    call.
     """
     asks = [parent.asks[number - 1] for number in parent.open_asks]
     for call in [ask.call for ask in asks if ask.ask_kind == "child"]:

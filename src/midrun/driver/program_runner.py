@@ -16,8 +16,8 @@
 
 Before a run comes to rest, the core does not list `RunProgram` any more. When no call is in
 flight, `update` cancels the program, and `is_running` keeps the run from resting until the
-program has ended. If calls of one branch wait for a person, the other branches go on first; see
-`_settle`.
+program has ended. If calls of one branch wait for a person, the other branches continue first;
+see `_settle`.
 
 **Words of people.** A redirect or a message becomes a message of the run. It is added to the
 first model call that starts after it, and to the first one of each other branch. The state

@@ -309,7 +309,7 @@ def _iter_leaves(error: BaseException) -> Iterator[BaseException]:
 # in every turn of the event loop, until they have left the scope. Code that was written for
 # asyncio, which raises once, cannot clean up under that. LangGraph, for example, starts a new
 # task that cancels its nodes, and awaits that task; the next cancellation ends the new task
-# before its first step, and the nodes go on. And a coroutine that swallows `CancelledError`
+# before its first step, and the nodes continue. And a coroutine that swallows `CancelledError`
 # gets one in every turn for as long as it lives, which uses a whole core.
 #
 # So the call of a tool, a hook, a model or a stop condition that is async runs in an asyncio

@@ -624,7 +624,7 @@ class LocalWorker:
     async def _shut_down(self) -> None:
         """Stand down from every run.
 
-        This is not a pause: the runs go on elsewhere.
+        This is not a pause: the runs continue elsewhere.
         """
         self._shutting_down = True
         for run_loop in tuple(self._run_loops.values()):

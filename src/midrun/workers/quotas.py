@@ -8,9 +8,9 @@ The store counts the runs, so a quota holds for all processes that share it.
   reached, the run loop tells its session, and the run pauses in place of the call, as at a cap.
 - Files and artifacts are compared with `stored_bytes` before they are stored.
 
-Between a comparison and its write other runs go on, so cost, tokens and bytes may exceed their
-bounds: by the calls in flight and the files under way at that moment, and by those of the short
-time for which a slow measurement is used again.
+Between a comparison and its write other runs continue, so cost, tokens and bytes may exceed
+their bounds: by the calls in flight and the files under way at that moment, and by those of the
+short time for which a slow measurement is used again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -165,13 +165,13 @@ NO_QUOTAS: Final = QuotaRules()
 SPEND_QUOTAS: Final = ("cost_per_day", "tokens_per_day")
 
 QUICK_MEASURE_S: Final = 0.005
-"""Seconds of a measurement that is not worth keeping."""
+"""Seconds up to which a measurement is made anew each time, and not used again."""
 
 MEASURE_COST_SHARE: Final = 0.05
 """The share of the time that a process spends on slow measurements of one user or tenant."""
 
 MEASURE_KEPT_MAX_S: Final = 60.0
-"""The longest time for which a measurement is used again, also after a store that hung."""
+"""The longest time for which a measurement is used again, however slow the store was."""
 
 
 @dataclass(slots=True)
