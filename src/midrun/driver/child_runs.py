@@ -128,7 +128,7 @@ async def _wait_for_child(
             if row.head.phase in RESTING_PHASES:
                 child_state = await load_run_state(context.store, child)
                 ending = _make_ending(in_flight, state, child_state)
-                if ending is None and await _has_own_hold(context, state, child_state):
+                if ending is None and await _is_resting_by_itself(context, state, child_state):
                     ending = _ask_about_child(child_state, in_flight, state)
                 if ending is not None:
                     return ending
@@ -162,8 +162,8 @@ def _make_ending(
             return None
 
 
-async def _has_own_hold(context: DriverContext, parent: State, child: State) -> bool:
-    """Tell whether the child rests for a reason of its own, and not with its parent."""
+async def _is_resting_by_itself(context: DriverContext, parent: State, child: State) -> bool:
+    """Tell whether the child rests by itself, and not because its parent was paused."""
     if child.phase is Phase.PAUSED:
         return child.pause is None or child.pause.by != _make_parent_actor(parent.run).name
     if child.phase is not Phase.HALTED:

@@ -136,7 +136,7 @@ class ProgramRunner:
         waiting = self._waiting.get(call.use.position)
         if waiting is None or self._is_stopping:
             return False
-        return not self._departs(call, waiting.use)
+        return not self._is_departure(call, waiting.use)
 
     @property
     def _is_stopping(self) -> bool:
@@ -404,7 +404,7 @@ class ProgramRunner:
         if call is None:
             self._propose(proposal)
             return None
-        if self._departs(call, proposal.use):
+        if self._is_departure(call, proposal.use):
             self._fail_departed(call, proposal.use)
             return None
         if call.is_open:
@@ -513,7 +513,8 @@ class ProgramRunner:
             return _get_identity(call.use.args) == _get_identity(use.args)
         return self._get_proposed_args(call) == use.args
 
-    def _departs(self, call: CallState, use: RequestedCall) -> bool:
+    def _is_departure(self, call: CallState, use: RequestedCall) -> bool:
+        """Tell whether the program wants `use` where the journal has another call."""
         if (call.use.kind, call.use.tool) != (use.kind, use.tool):
             return True
         # A host that makes an open call itself has the arguments that were approved.

@@ -561,7 +561,7 @@ async def stop_after_grace(context: RequestContext, run: Run) -> None:
         state = await server.views.read_state(run.id)
     except StoreError:
         return  # after a disconnect no client is left to report it to
-    # A run that rests spends nothing. One that waits for a person must go on waiting: the
+    # A run that rests spends nothing. One that waits for a person must keep waiting: the
     # person may decide elsewhere.
     if state.phase not in RESTING_PHASES:
         await stop_quietly(run, context, server.bridges.on_disconnect, "its window was closed")

@@ -1,8 +1,8 @@
 """Feeds over HTTP: the entries of one run, and the changes of all runs in a list.
 
-The entries of a run come in three forms, chosen by `Accept`: as server-sent events that go on
-with the run, as NDJSON up to now, or as one JSON page. A stream writes every entry after
-`after` once, in order, with the entry's seq as its SSE id. Deltas (live text) are written
+The entries of a run come in three forms, chosen by `Accept`: as server-sent events that
+continue with the run, as NDJSON up to now, or as one JSON page. A stream writes every entry
+after `after` once, in order, with the entry's seq as its SSE id. Deltas (live text) are written
 between entries and are never replayed.
 """
 

@@ -311,7 +311,7 @@ class LocalWorker:
                 await run_loop.run()
                 await self._check_children(run_loop.state)
             if not self._shutting_down:
-                self._look_again(run)
+                self._recheck_run(run)
         # No further entry can repair this journal: the run is left alone for good.
         except JournalUnreadable as error:
             self._undrivable_runs[run] = BEYOND_EVERY_SEQ
@@ -348,10 +348,10 @@ class LocalWorker:
             if self._shutting_down and not self._active_runs:
                 self._all_runs_ended.set()
 
-    def _look_again(self, run: RunId) -> None:
+    def _recheck_run(self, run: RunId) -> None:
         """Look again at a run whose loop has ended, if that may be necessary.
 
-        It may need a driver once more, or its parent must learn of its rest.
+        It may need a loop again, or its parent has to be told that it rests.
         """
         run_loop = self._run_loops.get(run)
         # A control may have woken the run while its loop was ending. No other process looks at

@@ -108,13 +108,15 @@ class UsedQuota(Value, kw_only=True):
         return self.used >= self.limit
 
     @property
-    def whose(self) -> str:
+    def owner_label(self) -> str:
         """The user or the tenant, for people."""
         return f"{self.scope} {self.name}" if self.name else f"the default {self.scope}"
 
     def describe(self) -> str:
         """Return the quota, its bound, its value and advice, as two sentences."""
-        text = f"the quota of {self.whose} is used up, {self.quota} is at {self.used:g} of"
+        text = (
+            f"the quota of {self.owner_label} is used up, {self.quota} is at {self.used:g} of"
+        )
         return f"{text} {self.limit:g}. {ADVICE[self.quota]} An operator can raise the quota."
 
 
@@ -228,7 +230,7 @@ class QuotaLimiter:
             for each in list_used(scope, name, quota, usage):
                 if each.quota in SPEND_QUOTAS and each.is_used_up:
                     used = f"{each.quota} is at {each.used:g} of {each.limit:g}"
-                    return f"the quota of {each.whose} is used up, {used}"
+                    return f"the quota of {each.owner_label} is used up, {used}"
         return ""
 
     async def find_storage_problem(self, started: RunStarted, files: Sequence[File]) -> str:
@@ -241,9 +243,9 @@ class QuotaLimiter:
             found = await self._measure(started.tenant, name, scope, sizes=True)
             used, most = found.usage.stored_bytes + found.added_bytes, quota.stored_bytes
             if used + size > most:
-                whose = f"{scope} {name}" if name else f"the default {scope}"
+                owner = f"{scope} {name}" if name else f"the default {scope}"
                 return (
-                    f"Cannot take the file “{files[-1].name}”: the quota of {whose} has no room"
+                    f"Cannot take the file “{files[-1].name}”: the quota of {owner} has no room"
                     f" for {size} bytes, stored_bytes is at {used} of {most}. "
                     f"{ADVICE['stored_bytes']} An operator can raise the quota."
                 )
