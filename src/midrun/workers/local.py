@@ -1,13 +1,13 @@
 """The local worker: drive the runs of one store in this process.
 
-Three sources lead to a run being started. The program itself: a run is started or resumed here
-(`handle_append`). The store's watch: another process has changed a run (`_handle_change`). And
-the *sweep*, once a second, which needs no notification: runs whose `wake_at` has passed, runs
-that are halted although their halt was removed, and drivable runs without a live holder,
-because their worker died or because a notification was lost. The sweep makes all other paths
-optional; they only make the worker faster. One of them is `_free_leases_of_dead`: it frees the
-leases of workers of this host whose processes are gone, and starts a sweep. A parent that waits
-for its child needs no driver; `_check_asking_parents` finds one whose child goes on already.
+A worker learns of a run in three ways. This process has appended to its journal
+(`handle_append`). The store reports the append of another process (`_handle_change`). Or the
+*sweep* finds the run, once a second and without any notification: its `wake_at` has passed, its
+halt was removed, or it has no live holder, because its worker died or because a notification
+was lost. The sweep would be enough; the other ways only make the worker faster.
+`_free_leases_of_dead` does that, too: it frees the leases of workers of this host whose
+processes are gone, and starts a sweep. A parent that waits for its child has no driver:
+`_check_asking_parents` finds the parents that wait although their child has continued.
 
 Every path ends in `start_loop`, which starts one task per run. The task takes the lease in the
 store and drives the run to its rest. Several workers may try the same run at once: taking the
@@ -291,7 +291,7 @@ class LocalWorker:
             while run in self._active_runs:
                 await wakeup.wait()
 
-    def get_known_state(self, run: RunId) -> State | None:
+    def find_live_state(self, run: RunId) -> State | None:
         """Return the state that the loop of `run` has in this process, if any."""
         run_loop = self._run_loops.get(run)
         return None if run_loop is None else run_loop.state
@@ -318,7 +318,7 @@ class LocalWorker:
                 await run_loop.run()
                 await self._check_children(run_loop.state)
             if not self._shutting_down:
-                self._look_again(run)
+                self._recheck_run(run)
         # No further entry can repair this journal: the run is left alone for good.
         except JournalUnreadable as error:
             self._undrivable_runs[run] = BEYOND_EVERY_SEQ
@@ -340,7 +340,7 @@ class LocalWorker:
             # A bug that one run triggers must not end the other runs of this process. The run
             # is tried again when its journal grows: a person may cancel it, say.
             self._undrivable_runs[run] = (
-                state.seq if (state := self.get_known_state(run)) else SEQ_ZERO
+                state.seq if (state := self.find_live_state(run)) else SEQ_ZERO
             )
             log.exception("Cannot drive run %s until its journal grows", run)
         finally:
@@ -361,10 +361,10 @@ class LocalWorker:
         if run_loop is not None:
             self._snapshot_seqs.put(run, run_loop.snapshot_seq)
 
-    def _look_again(self, run: RunId) -> None:
+    def _recheck_run(self, run: RunId) -> None:
         """Look again at a run whose loop has ended, if that may be necessary.
 
-        It may need a driver once more, or its parent must learn of its rest.
+        It may need a loop again, or its parent has to be told that it rests.
         """
         run_loop = self._run_loops.get(run)
         # A control may have woken the run while its loop was ending. No other process looks at
@@ -638,7 +638,7 @@ class LocalWorker:
     async def _shut_down(self) -> None:
         """Stand down from every run.
 
-        This is not a pause: the runs go on elsewhere.
+        This is not a pause: the runs continue elsewhere.
         """
         self._shutting_down = True
         for run_loop in tuple(self._run_loops.values()):

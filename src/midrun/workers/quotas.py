@@ -8,9 +8,9 @@ The store counts the runs, so a quota holds for all processes that share it.
   reached, the run loop tells its session, and the run pauses in place of the call, as at a cap.
 - Files and artifacts are compared with `stored_bytes` before they are stored.
 
-Between a comparison and its write other runs go on, so cost, tokens and bytes may exceed their
-bounds: by the calls in flight and the files under way at that moment, and by those of the short
-time for which a slow measurement is used again.
+Between a comparison and its write other runs continue, so cost, tokens and bytes may exceed
+their bounds: by the calls in flight and the files under way at that moment, and by those of the
+short time for which a slow measurement is used again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -108,7 +108,7 @@ class UsedQuota(Value, kw_only=True):
         return self.used >= self.limit
 
     @property
-    def whose(self) -> str:
+    def owner_label(self) -> str:
         """The user or the tenant, for people."""
         return f"{self.scope} {self.name}" if self.name else f"the default {self.scope}"
 
@@ -120,7 +120,7 @@ class UsedQuota(Value, kw_only=True):
         """Return the quota, its value and its bound, without a full stop."""
         # Not `:g`, which writes a million tokens as 1e+06.
         used, limit = (f"{amount:.15g}" for amount in (self.used, self.limit))
-        return f"the quota of {self.whose} is used up, {self.quota} is at {used} of {limit}"
+        return f"the quota of {self.owner_label} is used up, {self.quota} is at {used} of {limit}"
 
 
 def list_used(
@@ -176,7 +176,7 @@ MEASURE_COST_SHARE: Final = 0.05
 """The share of the time that a process spends on slow measurements of one user or tenant."""
 
 MEASURE_KEPT_MAX_S: Final = 60.0
-"""The longest time for which a measurement is used again, also after a store that hung."""
+"""The longest time for which a measurement is used again, however slow the store was."""
 
 
 @dataclass(slots=True)
@@ -249,9 +249,9 @@ class QuotaLimiter:
             found = await self._measure(started.tenant, name, scope, sizes=True)
             used, most = found.usage.stored_bytes + found.added_bytes, quota.stored_bytes
             if used + size > most:
-                whose = f"{scope} {name}" if name else f"the default {scope}"
+                owner = f"{scope} {name}" if name else f"the default {scope}"
                 return (
-                    f"Cannot take the file “{files[-1].name}”: the quota of {whose} has no room"
+                    f"Cannot take the file “{files[-1].name}”: the quota of {owner} has no room"
                     f" for {size} bytes, stored_bytes is at {used} of {most}. "
                     f"{ADVICE['stored_bytes']} An operator can raise the quota."
                 )

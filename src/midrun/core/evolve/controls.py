@@ -60,7 +60,7 @@ def pause_requested(state: State, entry: PauseRequested) -> State:
 
 
 def pause_withdrawn(state: State, _: PauseWithdrawn) -> State:
-    """Drop the requested pause; the run goes on."""
+    """Drop the requested pause; the run continues."""
     return replace(state, pause=None, meter=_reset_conditions(state.meter))
 
 
