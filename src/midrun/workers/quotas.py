@@ -120,7 +120,8 @@ class UsedQuota(Value, kw_only=True):
         """Return the quota, its value and its bound, without a full stop."""
         # Not `:g`, which writes a million tokens as 1e+06.
         used, limit = (f"{amount:.15g}" for amount in (self.used, self.limit))
-        return f"the quota of {self.owner_label} is used up, {self.quota} is at {used} of {limit}"
+        where = f"the quota of {self.owner_label} is used up"
+        return f"{where}, {self.quota} is at {used} of {limit}"
 
 
 def list_used(
