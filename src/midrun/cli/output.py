@@ -181,8 +181,8 @@ def truncate(text: str, columns: int) -> str:
 UNWRITABLE_ERRNOS: Final = frozenset({EPIPE, ENOSPC, EDQUOT, EIO})
 """Error numbers of an output that cannot be written: closed pipe, full disk, lost terminal.
 
-An `OSError` that reaches the command is about its output: errors of stores and of the network
-are `MidrunError`s by then.
+An `OSError` without a file name that reaches the command is about its output: errors of stores
+and of the network are `MidrunError`s by then.
 """
 
 

@@ -178,10 +178,8 @@ def _build_metrics(args: Namespace, midrun: Midrun, followers: Sequence[str]) ->
 
             sinks.append(OtelSink())
     except ImportError as error:
-        problem = (
-            f"install midrun[metrics] for --metrics, midrun[otel] for --otel-metrics ({error})"
-        )
-        raise Misconfigured("midrun", problem) from error
+        problem = f"install midrun[metrics] and midrun[otel] respectively ({error})"
+        raise Misconfigured("--metrics and --otel-metrics", problem) from error
     return Metrics(midrun, *sinks, followers=followers)
 
 
@@ -207,8 +205,8 @@ def _build_followers(args: Namespace, midrun: Midrun) -> list[Follower]:
 
             followers.append(Spans(midrun))
     except ImportError as error:
-        problem = f"install midrun[client] for --webhook, midrun[otel] for --spans ({error})"
-        raise Misconfigured("midrun", problem) from error
+        problem = f"install midrun[client] and midrun[otel] respectively ({error})"
+        raise Misconfigured("--webhook and --spans", problem) from error
     return followers
 
 

@@ -21,7 +21,14 @@ from typing import Final
 
 import apsw
 
-from midrun.errors import Misconfigured, StoreDamaged, StoreError, StoreFull, StoreUnreachable
+from midrun.errors import (
+    Misconfigured,
+    StoreDamaged,
+    StoreError,
+    StoreForeign,
+    StoreFull,
+    StoreUnreachable,
+)
 from midrun.stores.sqlite.connection import open_reader, translate_errors
 
 BUSY_MS: Final = 5000
@@ -152,7 +159,10 @@ def copy_backup(source: Path, target: Path) -> None:
     except OSError as error:
         is_read = error.filename == os.fspath(source)
         raise _make_write_error(source if is_read else target, error) from error
-    check_integrity(target)
+    try:
+        check_integrity(target)
+    except (StoreDamaged, StoreForeign) as error:  # the copy is as the file that was named
+        raise type(error)(str(source), error.problem) from error
 
 
 def check_integrity(path: Path) -> None:
