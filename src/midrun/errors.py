@@ -460,13 +460,11 @@ class ServerRefused(MidrunError):
 
     def __str__(self) -> str:
         detail = f": {self.detail}" if self.detail else ""
-        answer = _end(
-            f"Server {self.url} refused the request: {self.status} {self.problem}{detail}"
-        )
-        if self.problem == "quota_used_up":  # its detail has the advice
-            return answer
+        answer = _end(f"{self.status} {self.problem}{detail}")
         advice = _ADVICE_BY_HTTP_STATUS.get(self.status, "See docs/guides/client.md.")
-        return f"{answer} {advice}"
+        if self.problem == "quota_used_up":
+            advice = ""  # the detail has it
+        return f"Server {self.url} refused the request: {answer} {advice}".rstrip()
 
 
 # Errors of a store.
