@@ -459,12 +459,10 @@ class ServerRefused(MidrunError):
     detail: str = ""
 
     def __str__(self) -> str:
-        detail = f": {self.detail}" if self.detail else ""
-        answer = _end(f"{self.status} {self.problem}{detail}")
+        answer = _end(f"{self.status} {self.problem}" + (self.detail and f": {self.detail}"))
         advice = _ADVICE_BY_HTTP_STATUS.get(self.status, "See docs/guides/client.md.")
-        if self.problem == "quota_used_up":
-            advice = ""  # the detail has it
-        return f"Server {self.url} refused the request: {answer} {advice}".rstrip()
+        given = "" if self.problem == "quota_used_up" else f" {advice}"  # its detail has one
+        return f"Server {self.url} refused the request: {answer}{given}"
 
 
 # Errors of a store.
