@@ -234,7 +234,8 @@ def test_a_second_pause_keeps_the_condition_of_the_first() -> None:
     quota = "the quota of user ann is used up, tokens_per_day is at 9 of 5"
     run = leased_run.replies(MAIL).starts("c2").after(CapReached(stop=quota))
     run = run.when(c.Pause(now=True, by=ANN)).after(report_done("c2")).advances()
-    assert quota in build_status_line(run.then(phase=Phase.PAUSED).state).note
+    status = build_status_line(run.then(phase=Phase.PAUSED).state)
+    assert (status.word, quota in status.note) == ("Paused by a quota", True)
 
 
 def test_a_run_at_work_can_be_asked_and_a_paused_one_resumes_for_it() -> None:
