@@ -460,13 +460,10 @@ class ServerRefused(MidrunError):
 
     def __str__(self) -> str:
         detail = f": {self.detail}" if self.detail else ""
-        answer = _end(
-            f"Server {self.url} refused the request: {self.status} {self.problem}{detail}"
-        )
-        if self.problem == "quota_used_up":  # its detail has the advice
-            return answer
         advice = _ADVICE_BY_HTTP_STATUS.get(self.status, "See docs/guides/client.md.")
-        return f"{answer} {advice}"
+        advice = "" if self.problem == "quota_used_up" else f" {advice}"  # the detail has it
+        answer = _end(f"{self.status} {self.problem}{detail}")
+        return f"Server {self.url} refused the request: {answer}{advice}"
 
 
 # Errors of a store.
