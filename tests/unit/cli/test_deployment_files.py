@@ -455,6 +455,21 @@ def test_pods_are_locked_down_and_their_commands_exist() -> None:
     assert pods[0].containers[0].readiness_probe is not None
 
 
+def test_the_guide_makes_the_secrets_that_the_pods_expect() -> None:
+    """The first lines of the manifest have the same commands."""
+    manifest = (DEPLOY / "kubernetes" / "midrun.yaml").read_text()
+    used = set(re.findall(r"secretKeyRef: \{name: (\S+), key: (\w+)\}", manifest))
+    used |= {(name, "users.json") for name in re.findall(r"secretName: ([\w-]+)", manifest)}
+    assert len(used) == 3
+    for text in (manifest, "\n".join(read_guide("kubernetes.md", "docker"))):
+        made = re.findall(
+            r"kubectl create secret generic (\S+) --from-(?:file|literal)=([\w.]+)", text
+        )
+        assert set(made) == used
+        for command in re.findall(r"(?m)^#?\s*midrun (.*)$", text):
+            accept_command(shlex.split(command, comments=True))
+
+
 def test_the_settings_of_the_config_map_are_valid(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
