@@ -2,6 +2,7 @@
 
 import hmac
 import json
+import os
 import sys
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
@@ -117,6 +118,17 @@ def test_a_file_that_other_accounts_can_write_is_refused(path: Path) -> None:
         users.load()
     path.chmod(0o644)  # as a mounted secret
     users.load()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another account")
+def test_root_changes_the_users_and_the_server_can_still_read_them(path: Path) -> None:
+    """The server has an account of its own, and the file belongs to it."""
+    users = UsersFile(path)
+    users.add("ada", "operator")
+    os.chown(path, 10_001, 10_002)
+    users.rotate("ada", timedelta())
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (10_001, 10_002, 0o600)
 
 
 @pytest.mark.parametrize(
