@@ -45,6 +45,7 @@ OPTION_BY_ARGUMENT: Final = {
     "port": "--port",
     "public_url": "--public-url",
     "push_to": "--a2a-push-to",
+    "quota": "--quota",
     "root_path": "--root-path",
     "scope": "--scope",
     "store": "--store",
@@ -54,6 +55,7 @@ OPTION_BY_ARGUMENT: Final = {
     "users_file": "--users-file",
     "token= or auth": "--token-file or --users-file, or set MIDRUN_TOKEN",
     "url": "--url",
+    "webhook": "--webhook",
 }
 """Argument of a Python function → the option of the command that sets it."""
 
@@ -85,8 +87,8 @@ def _has_wrong_setting(raised: BaseException) -> bool:
 def _report_error(error: BaseException | None, args: Namespace, out: CommandOutput) -> bool:
     """Report an expected error; return False for one that deserves a traceback.
 
-    Expected are a `MidrunError` and an output that cannot be written. Anything else is a bug in
-    midrun.
+    Expected are a `MidrunError`, a file that cannot be used, and an output that cannot be
+    written. Anything else is a bug in midrun.
     """
     if isinstance(error, MidrunError):
         _print_error(error, args, out)
@@ -119,6 +121,10 @@ def _find_expected_error(raised: BaseException) -> BaseException | None:
     Concurrent tasks may fail together. If one failure is a bug, the whole group must be raised,
     so that its traceback is not hidden behind an expected error.
     """
+    if isinstance(raised, OSError) and raised.filename is not None:
+        # A file or folder that the user chose, or the place of one that the command writes.
+        problem = f"Cannot use it: {raised.strerror}. Check the path and its permissions"
+        return Misconfigured(str(raised.filename), problem)
     if not isinstance(raised, BaseExceptionGroup):
         return raised
     expected, others = raised.split((MidrunError, OSError))

@@ -129,6 +129,7 @@ _ADVICE_BY_REASON: Final = {
     "not_an_approval": "the run asks a question: use answer",
     "not_an_outcome": "answer whether the call happened: yes, no or unknown",
     "already_attempted": "the call was attempted with its arguments: leave --args out",
+    "unknown_agent": "name the app that defines the agent: --app APP",
     "empty_text": "the text must not be empty",
     "files_refused": "send smaller or fewer files",
     "no_files_here": "answer without --file",

@@ -181,8 +181,8 @@ def truncate(text: str, columns: int) -> str:
 UNWRITABLE_ERRNOS: Final = frozenset({EPIPE, ENOSPC, EDQUOT, EIO})
 """Error numbers of an output that cannot be written: closed pipe, full disk, lost terminal.
 
-An `OSError` that reaches the command is about its output: errors of stores and of the network
-are `MidrunError`s by then.
+An `OSError` without a file name that reaches the command is about its output: errors of stores
+and of the network are `MidrunError`s by then.
 """
 
 
@@ -440,4 +440,4 @@ EXIT_CODE_BY_PHASE: Final = {"completed": 0, "failed": 1, "cancelled": 3}
 """Exit code of a run that has ended or failed."""
 
 PAUSED_EXIT_CODE: Final = 75
-"""Exit code of a run in any other phase: it can go on later. EX_TEMPFAIL of sysexits.h."""
+"""Exit code of a run in any other phase: it can continue later. EX_TEMPFAIL of sysexits.h."""

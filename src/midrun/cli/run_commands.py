@@ -178,10 +178,8 @@ def _build_metrics(args: Namespace, midrun: Midrun, followers: Sequence[str]) ->
 
             sinks.append(OtelSink())
     except ImportError as error:
-        problem = (
-            f"install midrun[metrics] for --metrics, midrun[otel] for --otel-metrics ({error})"
-        )
-        raise Misconfigured("midrun", problem) from error
+        problem = f"install midrun[metrics] and midrun[otel] respectively ({error})"
+        raise Misconfigured("--metrics and --otel-metrics", problem) from error
     return Metrics(midrun, *sinks, followers=followers)
 
 
@@ -207,8 +205,8 @@ def _build_followers(args: Namespace, midrun: Midrun) -> list[Follower]:
 
             followers.append(Spans(midrun))
     except ImportError as error:
-        problem = f"install midrun[client] for --webhook, midrun[otel] for --spans ({error})"
-        raise Misconfigured("midrun", problem) from error
+        problem = f"install midrun[client] and midrun[otel] respectively ({error})"
+        raise Misconfigured("--webhook and --spans", problem) from error
     return followers
 
 
@@ -347,7 +345,7 @@ def build_limits(args: Namespace) -> "Limits":
 
 
 def require_server() -> None:
-    """Refuse to go on without the packages of the extra `server`."""
+    """Refuse to continue without the packages of the extra `server`."""
     try:
         import midrun.server  # noqa: PLC0415, F401 - needs the extra
     except ImportError as error:

@@ -235,7 +235,7 @@ class ConfigFile:
 
 
 def _explain_failure(error: OSError | UnicodeDecodeError) -> str:
-    """Return the reason without the number and the path, which the caller names."""
+    """Return the text of an error without its number, and without the path of the file."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
@@ -364,14 +364,15 @@ def _read_secret(name: str, where: str, path: Path) -> str:
     Raises:
         Misconfigured: the file cannot be read, or is empty.
     """
+    noun = name.replace("_", " ")
     try:
         secret = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         problem = (
-            f"Cannot read a {name}: {getattr(error, 'strerror', '') or error}. Check the path"
+            f"Cannot read the {noun}: {getattr(error, 'strerror', '') or error}. Check the path"
         )
         raise Misconfigured(where, problem) from error
     if not secret:
-        problem = f"Cannot read a {name}: the file is empty. Write the {name} to it"
+        problem = f"Cannot read the {noun}: the file is empty. Write the {noun} to it"
         raise Misconfigured(where, problem)
     return secret

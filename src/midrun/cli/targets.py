@@ -140,7 +140,8 @@ def load_agents(app: str) -> tuple[Agent, ...]:
         return tuple(agent for value in own for agent in _extract_agents(app, value))
     foreign = {id(value): (name, value) for name, value in values if is_foreign_agent(value)}
     if not foreign:
-        raise Misconfigured(app, "the module has no agent; name one: file.py:agent")
+        problem = "has no agent at its top level; define one there, or name it: file.py:agent"
+        raise Misconfigured(app, problem)
     return tuple(_host_agent(name, value) for name, value in foreign.values())
 
 
@@ -184,12 +185,16 @@ def _extract_agents(app: str, value: object) -> tuple[Agent, ...]:
 
 def _import_app(where: str) -> ModuleType:
     path = Path(where)
+    if not where:
+        raise Misconfigured("APP", "must be file.py, file.py:agent or module:agent, got ''")
     if path.is_dir() and not path.name.isidentifier():
         raise Misconfigured(where, "is a folder; name a file: file.py or file.py:agent")
-    if path.suffix != ".py":
+    if path.suffix != ".py" and not path.is_file():
         return _import_module(where, where, Path.cwd())
+    if path.suffix != ".py":
+        raise Misconfigured(where, "is not a file of Python; name one that ends in .py")
     if not path.is_file():
-        raise Misconfigured(where, "there is no such file")
+        raise Misconfigured(where, "there is no such file; check the path")
     # Import it as a top-level module of its folder, not under an invented name: the zygote
     # process imports blocking tools again by their module name.
     return _import_module(where, path.stem, path.resolve().parent)

@@ -199,7 +199,7 @@ def serve_metrics(address: str, render: Render, *, token: str = "") -> Iterator[
 
 
 def check_metrics(address: str, token: str) -> tuple[str, int]:
-    """Return the host and the port of `address`; without a token it must be of loopback.
+    """Return the host and the port of `address`; without a token it must be on loopback.
 
     Raises:
         Misconfigured: the address is invalid, or other machines can reach it.

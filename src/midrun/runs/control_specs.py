@@ -21,7 +21,7 @@ from midrun.core import controls as c
 from midrun.core.stops import CAP_TYPES
 from midrun.core.transitions import get_input_name
 from midrun.core.values import Role, Urgency
-from midrun.errors import Misconfigured
+from midrun.errors import Misconfigured, NotJson
 from midrun.runs.control_bodies import (
     CancelBody,
     Caps,
@@ -200,6 +200,19 @@ def _parse_cap(text: str) -> tuple[str, float]:
         raise Misconfigured(text, f"{expected}, such as steps=20") from None
 
 
+def _parse_arguments(text: str) -> object:
+    """Return the arguments of a call that were typed as JSON.
+
+    Raises:
+        Misconfigured: The text is not JSON.
+    """
+    try:
+        return parse_json(text)
+    except NotJson as error:
+        problem = f'must be JSON, such as {{"to": "ada"}}: {error.problem}'
+        raise Misconfigured("arguments of the call", problem) from error
+
+
 _OPTIONAL_INSTRUCTION: Final = CommandArgument(
     "text", "an instruction for the agent", metavar="TEXT", nargs="?"
 )
@@ -344,7 +357,7 @@ SAY: Final = _make_spec(
             CommandArgument("text", "the side question", metavar="TEXT"),
             CommandArgument(
                 "--urgency",
-                "now; at the next turn; or later, after the task (next)",
+                "answer now, at the next turn (next, the default), or after the task (later)",
                 choices=get_args(Urgency),
                 default="next",
             ),
@@ -438,7 +451,7 @@ APPROVE: Final = _make_spec(
     read_body=lambda args: (
         DecisionBody(decision="approve")
         if args.args is None
-        else DecisionBody(decision="edit", args=parse_json(args.args))
+        else DecisionBody(decision="edit", args=_parse_arguments(args.args))
     ),
     key=ANSWER.key,
 )
@@ -700,7 +713,7 @@ USE_TOOL: Final = _make_spec(
             CommandArgument("--app", "the app with the agent; not with --url", metavar="APP"),
         ),
     ),
-    read_body=lambda args: UseToolBody(tool=args.tool, args=parse_json(args.args)),
+    read_body=lambda args: UseToolBody(tool=args.tool, args=_parse_arguments(args.args)),
 )
 
 HAND_BACK: Final = _make_spec(

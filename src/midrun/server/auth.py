@@ -141,17 +141,24 @@ def token_in(folder: Path) -> str:
     It is kept in a file that only its owner can read. Choose a folder in which no tool works.
 
     Raises:
-        Misconfigured: other users can read the file, or it holds no token.
+        Misconfigured: other users can read the file, or it holds no token, or this account
+            cannot write there.
     """
-    folder.mkdir(mode=_PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
     path = folder / TOKEN_FILE_NAME
     # O_EXCL: of two processes that start at once, one creates the file and the other reads it.
     # O_NOFOLLOW: a symbolic link that another user placed here is not followed.
     only_new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
+        folder.mkdir(mode=_PRIVATE_FOLDER_MODE, parents=True, exist_ok=True)
         handle = os.open(path, only_new, _PRIVATE_FILE_MODE)
     except FileExistsError:
         return _read_token(path)
+    except OSError as error:
+        problem = (
+            f"Cannot store a token: {error.strerror}. Set MIDRUN_TOKEN, or set XDG_STATE_HOME "
+            "to a folder that only this account can read and write"
+        )
+        raise Misconfigured(f"token file {path}", problem) from error
     with os.fdopen(handle, "w") as file:
         file.write(token := token_urlsafe(TOKEN_BYTES))
     return token

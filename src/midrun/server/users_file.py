@@ -249,7 +249,8 @@ class UsersFile:
             folder = os.open(self._path.parent, os.O_RDONLY)
         except OSError as error:
             raise Misconfigured(
-                f"users_file {self._path}", f"Cannot open its folder: {error}"
+                f"users_file {self._path}",
+                f"Cannot open its folder: {error.strerror}. Create it first, or check the path",
             ) from error
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)

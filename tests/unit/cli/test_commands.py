@@ -100,6 +100,8 @@ def test_files_are_sent_and_artifacts_are_listed_and_saved(
         assert "plan.md  version 2  text/markdown" in midrun("artifacts", run).out
         folder = tmp_path / f"out{midrun is midrun_at_server}"
         assert midrun("artifacts", run, "--save", str(folder)).code == 0
+        refused = midrun("artifacts", run, "--save", str(folder / "plan.md"))
+        assert "Cannot use it: File exists. Check the path" in refused.err
         saved = {path.name: path.read_text() for path in folder.iterdir()}
         assert saved == {"plan.md": "# Two", "_.._etc": "x"}
     missing = midrun_at_server("run", "painter", "Draw", "--file", "nowhere.png")
@@ -309,7 +311,7 @@ def test_a_token_file_without_a_token_is_named(
         "ls"
     )
     assert result.code == 2
-    assert f"--token-file {file}: Cannot read a token" in result.err
+    assert f"--token-file {file}: Cannot read the token" in result.err
 
 
 @pytest.mark.slow
@@ -394,6 +396,8 @@ def test_use_tool_calls_a_tool_of_the_agent(
     if app:
         unknown = midrun("use-tool", run, "search", '{"q": "cats"}')
         assert (unknown.code, "unknown_agent" in unknown.err) == (1, True)
+    broken = midrun("use-tool", run, "search", "{", *app)
+    assert "arguments of the call must be JSON, such as" in broken.err
     bad = midrun("use-tool", run, "search", '{"z": 1}', *app)
     assert (bad.code, "bad_arguments" in bad.err) == (1, True), bad.err
     assert midrun("use-tool", run, "search", '{"q": "dogs"}', *app).code == 0

@@ -224,6 +224,10 @@ def test_an_error_of_a_file_names_that_file(
     made = midrun_at_store("backup", str(long))  # no room for the name of a temporary file
     assert made.code == 1
     assert f"Cannot reach store {long}: File name too long" in made.err
+    text = tmp_path / "text"
+    text.write_text("no database")
+    other = CommandRunner(midrun_at_store._capsys, "--store", f"sqlite:///{tmp_path}/b.db")
+    assert f"Cannot use store {text}: not a SQLite" in other("restore", str(text)).err
 
     def refuse(source: Path, _: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", os.fspath(source))

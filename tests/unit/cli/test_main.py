@@ -289,7 +289,8 @@ def test_a_second_signal_ends_a_worker_at_once(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["run", "nowhere.py", "x"], "there is no such file"),
+        (["run", "nowhere.py", "x"], "there is no such file; check the path"),
+        (["run", "", "x"], "APP must be file.py, file.py:agent or module:agent"),
         (["run", str(APP), "x"], "choose one with --agent"),
         (["run", str(APP), "x", "--agent", "seracher"], "its agents are: searcher, asker"),
         (["ls", "--store", "sqlite:///typo.db"], "there is no store at typo.db"),
@@ -307,6 +308,9 @@ def test_a_second_signal_ends_a_worker_at_once(
         ),
         (["serve", f"{APP}:asker", "--tls-key", "x"], "Pass --tls-cert"),
         (["serve", f"{APP}:asker", "--root-path", "x"], "--root-path must be like /midrun"),
+        (["worker", f"{APP}:asker", "--webhook", "x"], "--webhook: the address must begin"),
+        (["worker", f"{APP}:asker", "--quota", "x"], "--quota x must be user.NAME=N"),
+        (["serve", f"{APP}:asker", "--encryption-keys-file", "x"], "read the encryption keys"),
         (["ls", "--frmat"], "more: midrun ls --help"),
         (["puase", "x"], "did you mean pause?"),
         (["pause", "x", "--nwo"], "did you mean --now?"),
@@ -325,6 +329,66 @@ def test_usage_errors_suggest_the_probable_meaning(
     assert not Path("typo.db").exists()
     (value,) = CommandRunner(capsys)(*arguments, "--json").values
     assert expected in str(value["text"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            ["demo", "--store", "sqlite:///file/runs.db"],
+            "file: Cannot use it: File exists. Check",
+        ),
+        (["demo", "--store", "sqlite:///file/x/runs.db"], "file/x: Cannot use it: Not a dir"),
+        (["serve", f"{APP}:asker", "--port", "0"], "Not a directory. Set MIDRUN_TOKEN, or set"),
+        (
+            ["users", "add", "ada", "--users-file", "no/users"],
+            "No such file or directory. Create",
+        ),
+        (["run", "file", "x"], "file: is not a file of Python; name one that ends in .py"),
+    ],
+)
+def test_a_path_that_cannot_be_used_is_named_with_the_reason(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    expected: str,
+) -> None:
+    """Here a file is in the place of a folder: root, who runs these tests, may write to all."""
+    Path("file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(Path("file").absolute()))
+    result = CommandRunner(capsys)(*arguments)
+    assert (result.code, expected in result.err) == (2, True), result.err
+    (value,) = CommandRunner(capsys)(*arguments, "--json").values
+    assert expected in str(value["text"])
+
+
+INTERRUPT_AT_IMPORT = """
+import signal, sys
+from midrun.cli.main import main
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+main(["ls"])
+"""
+
+
+@pytest.mark.parametrize("module", ["midrun.cli.parser", "midrun.cli.command_runner"])
+def test_ctrl_c_during_the_imports_prints_no_traceback(
+    midrun_process: ProcessRunner, module: str
+) -> None:
+    """They take a third of a second on a slow machine."""
+    done = subprocess.run(  # noqa: S603 - our own code
+        [sys.executable, "-c", INTERRUPT_AT_IMPORT.format(module=module)],
+        env=midrun_process.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 @pytest.mark.parametrize(
