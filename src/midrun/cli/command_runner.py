@@ -48,6 +48,7 @@ OPTION_BY_ARGUMENT: Final = {
     "quota": "--quota",
     "root_path": "--root-path",
     "scope": "--scope",
+    "session_key": "MIDRUN_SESSION_KEY",
     "store": "--store",
     "thread": "--thread",
     "tls_cert": "--tls-cert",
@@ -57,7 +58,7 @@ OPTION_BY_ARGUMENT: Final = {
     "url": "--url",
     "webhook": "--webhook",
 }
-"""Argument of a Python function → the option of the command that sets it."""
+"""Argument of a Python function → the option, or the variable, that sets it."""
 
 HTTP_UNAUTHORIZED: Final = 401
 
