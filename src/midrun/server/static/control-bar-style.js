@@ -271,13 +271,15 @@ export const style = css`
     .control kbd {
       display: none; /* the label needs the room */
     }
-    .status:has(.link) .place {
+    .status:has(.link) .place,
+    .status .usage {
       display: none;
     }
   }
   @container (max-width: 560px) {
-    .status .usage {
-      display: none;
+    .line > span:not(.row) {
+      flex: 1 1 0; /* beside its icon and its button */
+      min-width: 55%;
     }
     .bar {
       padding: 6px 8px;
