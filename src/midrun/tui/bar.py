@@ -233,7 +233,7 @@ def _truncate(text: str, width: int) -> str:
 # Dialogs that replace the buttons: confirm a cancel, decide an ask, help. Pure functions.
 
 ARGUMENTS_MAX_ROWS: Final = 8
-"""Maximum number of rows for arguments; `midrun asks` prints all of them."""
+"""Maximum number of rows for arguments; a key prints all of them."""
 
 CHANGES_MAX_ROWS: Final = 14
 """Maximum number of rows for the lines that a call changes."""
@@ -357,7 +357,16 @@ def _cut_rows(rows: list[StyledLine], limit: int) -> list[StyledLine]:
     more = len(rows) - limit
     if more <= 0:
         return rows
-    return [*rows[:limit], [("bad", f"  … {more} more rows: `midrun asks` shows all of them")]]
+    return [*rows[:limit], [("bad", f"  … {more} more rows: o shows all of them")]]
+
+
+def list_argument_lines(ask: AskView) -> list[StyledLine]:
+    """Return all arguments of the call that an ask is about."""
+    if ask.effective_kind == "question" or ask.args is None:
+        return []
+    lines = list_field_lines(ask.args)
+    title = escape_to_one_line(show_hidden(ask.title))
+    return [[("bold", f"▾ {title}")], *([("", f"  {show_hidden(line)}")] for line in lines)]
 
 
 def list_options(ask: AskView) -> list[str]:
