@@ -37,7 +37,7 @@ from midrun.runs.values import Receipt, RunView
 from midrun.text.buttons import Button
 from midrun.text.changes import TextChange, find_change
 from midrun.tui.argument_form import ArgumentForm
-from midrun.tui.bar import list_options
+from midrun.tui.bar import list_options, sort_arguments
 from midrun.tui.styled_text import DEFAULT_HINTS, Hints
 
 # Drafts: the text in the composer, and the control that it becomes.
@@ -660,7 +660,8 @@ def _handle_approval_key(controller: BarController, ask: AskView, key: str) -> N
     elif key == "n":
         controller.compose(_decline_draft(controller, ask))
     elif key == "e":
-        form = ArgumentForm.open(ask.args)
+        args = sort_arguments(ask.args) if isinstance(ask.args, dict) else ask.args
+        form = ArgumentForm.open(args)
         if form.fields:
             controller.compose(*_edit_field(controller, ask, form))
         else:

@@ -16,7 +16,7 @@ from midrun.ports.environment import Clock, read_wall_clock
 from midrun.runs.protocols import AnyRun
 from midrun.runs.validation import ActorLike
 from midrun.runs.values import RunView
-from midrun.tui.bar import list_argument_lines
+from midrun.tui.bar import draw_all_arguments
 from midrun.tui.controller import BarController, ExitReason, Mode
 from midrun.tui.feed_lines import FeedLines
 from midrun.tui.screen import Screen
@@ -104,7 +104,10 @@ class TerminalSession:
     def _expand(self) -> None:
         """Print the newest result in full; in the dialog of an ask, the call's arguments."""
         ask = self._controller.current_ask if self._controller.mode is Mode.ASKS else None
-        lines = list_argument_lines(ask) if ask else self._feed_lines.expand_result()
+        if ask is not None:
+            lines = draw_all_arguments(ask, self._screen.width)
+        else:
+            lines = self._feed_lines.expand_result()
         self._screen.print_above(lines)
 
     async def run(self, *, driven_here: bool) -> ExitReason:
