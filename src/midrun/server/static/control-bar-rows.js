@@ -211,10 +211,10 @@ export function renderDiffRows({ events }, run) {
   }
   if (type !== "redirect.applied") return nothing;
   return html`<div class="diff">
+    <span data-symbol="+" data-tone="ok">New instruction: “${data.plus}”</span>
     ${isInPlan(run, data.minus)
       ? nothing
-      : html`<span data-symbol="−" data-tone="stop">${data.minus}</span>`}
-    <span data-symbol="+" data-tone="ok">${data.plus}</span>
+      : html`<span data-symbol="−" data-tone="stop">Instead of: ${data.minus}</span>`}
   </div>`;
 }
 

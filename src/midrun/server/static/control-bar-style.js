@@ -158,12 +158,13 @@ export const style = css`
   }
   .diff {
     display: grid;
-    font: 12.5px/1.5 var(--mono);
+    font-size: 13px;
     overflow-wrap: anywhere;
   }
   .diff span::before {
     display: inline-block;
     width: 1.6em;
+    font-family: var(--mono);
     content: attr(data-symbol);
   }
   .buttons {
