@@ -278,6 +278,9 @@ export const style = css`
     }
   }
   @container (max-width: 560px) {
+    .line {
+      align-items: center;
+    }
     .line > span:not(.row) {
       flex: 1 1 0; /* beside its icon and its button */
       min-width: 55%;
