@@ -39,7 +39,7 @@ LONGEST_JOBS ?= $(JOBS)
 COVERED := */midrun/core/*,*/midrun/codec/*,*/midrun/ports/*,*/midrun/errors.py
 
 .PHONY: help setup quick check test fix hooks lint types imports web units bytecode programs tests browser postgres others portable \
-        examples coverage nightly simulate chaos mutants bench demo docs site package image screenshots pins clean
+        examples coverage nightly simulate chaos mutants bench demo docs site package image compose screenshots pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -182,6 +182,13 @@ package: $(READY) ## check the wheel with each extra in an empty environment
 image: ## build the container image and run it; needs a container runtime
 	docker build --file deploy/Dockerfile --tag midrun .
 	docker run --rm --read-only midrun config check worker
+
+# In a clone without deploy/secrets and deploy/.env. The first line prints the block of the guide.
+compose: ## run the lines of docs/guides/deploy.md for compose; needs a container runtime
+	cd deploy && sed -n '/^mkdir -m 700 secrets/,/^```/{/^```/!p}' ../docs/guides/deploy.md | bash -eux
+	cd deploy && docker compose up --detach --wait
+	curl --fail --silent --show-error http://localhost:8700/readyz
+	cd deploy && docker compose --profile monitoring config --quiet
 
 screenshots: $(READY) programs ## make docs/images from a real server in a real browser, with the recording
 	$(BIN)/python -m tools.screenshots

@@ -86,13 +86,13 @@ class Gate:
 
     def install(self) -> None:
         """Add the gate to the pause after each step."""
-        rest_after = deletion.StepPause.rest_after
+        wait_after_step = deletion.StepPause.wait_after_step
 
         async def rest_and_wait(pause: deletion.StepPause, started: float) -> None:
-            await rest_after(pause, started)
+            await wait_after_step(pause, started)
             await self.is_open.wait()
 
-        deletion.StepPause.rest_after = rest_and_wait  # type: ignore[method-assign,assignment]  # a probe
+        deletion.StepPause.wait_after_step = rest_and_wait  # type: ignore[method-assign,assignment]  # a probe
 
 
 async def create_templates(store: Store) -> None:

@@ -460,9 +460,13 @@ class ServerRefused(MidrunError):
 
     def __str__(self) -> str:
         detail = f": {self.detail}" if self.detail else ""
+        answer = _end(
+            f"Server {self.url} refused the request: {self.status} {self.problem}{detail}"
+        )
+        if self.problem == "quota_used_up":  # its detail has the advice
+            return answer
         advice = _ADVICE_BY_HTTP_STATUS.get(self.status, "See docs/guides/client.md.")
-        answer = _end(f"{self.status} {self.problem}{detail}")
-        return f"Server {self.url} refused the request: {answer} {advice}"
+        return f"{answer} {advice}"
 
 
 # Errors of a store.

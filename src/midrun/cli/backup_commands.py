@@ -3,7 +3,7 @@
 A restored store is older than the world: calls that were made after the backup are not in it,
 and a worker would make them again. So `restore` sets a halt for all runs, which an operator
 lifts when the runs were checked. It also takes all leases from their holders: a worker of the
-old store that is still alive cannot go on with a run of the new one.
+old store that is still alive cannot continue a run of the new one.
 
 A Postgres database is copied with its own tools. After `pg_restore`, the command `restore`
 without a file does the rest there.
@@ -35,7 +35,7 @@ PAGE_MAX_RUNS: Final = 200
 
 
 async def backup(args: Namespace, out: CommandOutput) -> int:
-    """Copy the store into a file while writers go on, and check the copy."""
+    """Copy the store into a file while writers continue, and check the copy."""
     source = _get_sqlite_path(args.store)
     if source is None:
         problem = (

@@ -199,7 +199,7 @@ async def _show_plainly(printer: "_FeedPrinter", args: Namespace, *, driven_here
     """
     run, say = printer.run, printer.out
     # `view` stays None if the watching ended before the run rested. `paused` is then False
-    # if the run goes on. `unread`: the output failed.
+    # if the run continues. `unread`: the output failed.
     view: RunView | None = None
     paused, unread = True, False
     async with anyio.create_task_group() as tasks:
@@ -347,7 +347,7 @@ async def _pause_on_signals(
     """Pause the run at a signal of `pausing_signals`; return at the next signal.
 
     Returns at once after SIGHUP, if the run cannot be paused, or at a signal that does not
-    pause. The result is False if the run goes on, else True.
+    pause. The result is False if the run continues, else True.
     """
     with receive_terminal_signals() as signals:
         task_status.started()
@@ -405,7 +405,7 @@ def _rest_reason(view: RunView) -> str:
 
 
 def _list_next_commands(view: RunView, args: Namespace) -> list[str]:
-    """Return the commands that let the run go on."""
+    """Return the commands that let the run continue."""
     if view.phase is Phase.WAITING:
         return [
             f"decide with: {_make_decision_command(a, view.run_id, args)}" for a in view.asks

@@ -95,9 +95,9 @@ async def _list_runs(
 
 
 def _format_no_runs(args: Namespace) -> str:
-    if args.phase or args.agent or args.label or args.search:
+    if args.phase or args.agent or args.label or args.search or args.tenant:
         return f"no matching runs; list all: {format_command(args, 'ls')}"
-    start = format_command(args, "run", "app.py", '"the task"')
+    start = format_command(args, "run", "AGENT" if args.url else "app.py", '"the task"')
     return f"no runs; start one: {start}"
 
 

@@ -440,4 +440,4 @@ EXIT_CODE_BY_PHASE: Final = {"completed": 0, "failed": 1, "cancelled": 3}
 """Exit code of a run that has ended or failed."""
 
 PAUSED_EXIT_CODE: Final = 75
-"""Exit code of a run in any other phase: it can go on later. EX_TEMPFAIL of sysexits.h."""
+"""Exit code of a run in any other phase: it can continue later. EX_TEMPFAIL of sysexits.h."""

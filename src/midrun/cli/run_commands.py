@@ -345,7 +345,7 @@ def build_limits(args: Namespace) -> "Limits":
 
 
 def require_server() -> None:
-    """Refuse to go on without the packages of the extra `server`."""
+    """Refuse to continue without the packages of the extra `server`."""
     try:
         import midrun.server  # noqa: PLC0415, F401 - needs the extra
     except ImportError as error:

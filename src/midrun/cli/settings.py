@@ -235,7 +235,7 @@ class ConfigFile:
 
 
 def _explain_failure(error: OSError | UnicodeDecodeError) -> str:
-    """Return the reason without the number and the path, which the caller names."""
+    """Return the text of an error without its number, and without the path of the file."""
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 

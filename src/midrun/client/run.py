@@ -293,8 +293,8 @@ class RemoteRun:
             Misconfigured: A phase has an unknown name, or no phase is given.
         """
         # A long poll: the server answers when the run is in one of these phases, or when the
-        # time is up. A phase that has come between two polls and lasts is not missed; one that
-        # has passed again by then is.
+        # time is up. A phase that begins between two polls is seen by the next poll, unless it
+        # has ended by then.
         wanted = parse_awaited_phases(phases)
         params = {"until": ",".join(sorted(wanted | WAIT_ENDING_PHASES))}
         while True:

@@ -170,9 +170,9 @@ def _make_inherited_call(state: State, call_id: CallId) -> CallResult:
     assert call is not None
     # The result is passed on only if its effect is still there.
     kept = call.stage is CallStage.DONE and call.undo.stage not in {"done", "gave_up"}
-    # The ids of calls are counted in each run. A prompt of the new run has calls of several
-    # runs, and a provider refuses two calls of one id: hence a part of the key, which is a hash
-    # of the run and the call.
+    # Each run counts its calls from 1. A prompt of the new run has calls of several runs, and a
+    # provider refuses two calls with the same id. So the id is a part of the call key, which is
+    # a hash of the run and the call.
     id_ = CallId(make_call_key(state.run, call.id)[:INHERITED_CALL_ID_CHARS])
     if kept:
         return replace(make_final_result(call), call=id_)

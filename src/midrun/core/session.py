@@ -1,10 +1,11 @@
 """The session of a worker with one run: everything about driving a run, except I/O.
 
-A `Session` holds the state of the run as far as it was read, and what is on its way into the
-journal. `receive(event, now)` takes one event and returns a `Step`: the one operation that
-comes next (read the journal, append a batch, wait, or end), and the work that can be done now.
-The shell (`driver.run_loop`) performs the operation and feeds its result back as the next
-event. The simulator in the tests is another shell around the same class.
+A `Session` holds the state of the run as far as it was read, and the batch that is being
+appended. `receive(result, now)` takes the result of the last operation and returns a `Step`:
+the one operation that comes next (read the journal, append a batch, wait, or end), and the work
+that can be done now. The shell (`driver.run_loop`) performs the operation and calls `receive`
+again. The simulator in the tests is another shell around the same class. News that come in
+between, such as `JournalGrew`, go to `take_notice`. They start no turn; they end a wait.
 
 One turn of a session:
 
@@ -115,7 +116,7 @@ def starts_model_call(entries: Sequence[Entry]) -> bool:
     return False
 
 
-# ── events: notices, which may come at any time ───────────────────────────────────────────
+# ── notices, which may come at any time ───────────────────────────────────────────────────
 
 
 class JournalGrew(Value, kw_only=True):
@@ -143,7 +144,7 @@ class LeaseLost(Value, kw_only=True):
 Notice = JournalGrew | HaltSet | StandDownRequested | LeaseLost
 
 
-# ── events: the results of operations ─────────────────────────────────────────────────────
+# ── the results of operations ─────────────────────────────────────────────────────────────
 
 
 class Ready(Value, kw_only=True):
@@ -241,9 +242,9 @@ class Step(Struct, frozen=True, kw_only=True):
     operation: Operation
     appended: tuple[Entry, ...] = ()  # make the calls, undos and releases that these start
     effects: tuple[DriverEffect, ...] = ()
-    recorded_count: int = 0  # so many inputs, from the oldest on, are recorded or late
+    recorded_count: int = 0  # the number of oldest inputs that are recorded or late
     late: frozenset[int] = frozenset()  # positions of those whose call was closed without them
-    has_changed: bool = False  # `Session.state` is another one: tell the subscribers
+    has_changed: bool = False  # `Session.state` is a new one: notify the subscribers
     is_leaving: bool = False  # the worker gives the run back: stop the calls in flight
 
 
@@ -294,7 +295,7 @@ class Session:
         is_ours = self.state.is_leased and self.state.epoch == self._epoch
         return is_ours and not self.is_lease_lost
 
-    def notice(self, notice: Notice) -> bool:
+    def take_notice(self, notice: Notice) -> bool:
         """Take a notice; return whether a wait must end because of it."""
         match notice:
             case JournalGrew(seq=seq):
@@ -354,9 +355,9 @@ class Session:
 
     def _decide(self, ready: Ready, batch: Batch) -> Step:
         """Decide everything of this turn into `batch`, and append it."""
-        # `decide` refuses an input whose call the journal has closed by now. It may still tell
-        # something about an effect, so the shell reports it as late, but only after the append:
-        # until then the decision rests on a state that may be outdated.
+        # `decide` refuses an input whose call the journal has closed by now. Its outcome may
+        # still show that the call took effect, so the shell records it as late. It does that
+        # only after the append: until then the decision rests on a state that may be outdated.
         late: list[int] = []
         for number, one in enumerate(ready.inputs):
             if isinstance(batch.add(one), Refused):
@@ -523,10 +524,10 @@ class Session:
             case "quota":
                 self._used_quota = result.quota
                 return Step(operation=Proceed())
-            # The store has said that it wrote nothing, so the same decision can be made again.
+            # The store wrote nothing, so the same decision can be made again.
             case "unavailable":
                 return Step(operation=WaitForStore())
-            # The store has not said anything. The batch is remembered, because a later read may
+            # The store has not answered. The batch is remembered, because a later read may
             # find it. Its inputs are not lost either way: if it was not appended, they are
             # decided again.
             case "unknown":

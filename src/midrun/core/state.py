@@ -140,7 +140,8 @@ class CallState(Value, kw_only=True):
     late_attempt: int = 0  # the attempt whose result came from a worker with an older epoch
     # Its code asked a person: an effect may have happened before that.
     asked_from_inside: bool = False
-    # The step goes on without it, while a person reviews it; its outcome arrives as a message.
+    # The step continues without it, while a person reviews it; its outcome arrives as a
+    # message.
     deferred_review: bool = False
     result: Json = None
     files: tuple[FileRef, ...] = ()  # returned beside the result
@@ -298,7 +299,7 @@ class PauseState(Value, kw_only=True):
     reason: PauseReason = "user"
     now: bool = False  # abort the calls in flight, too
     cap_name: str = ""  # the cap that must be raised before the run may resume
-    condition: str = ""  # without such a cap: the condition, or the quota, that was met
+    condition: str = ""  # without `cap_name`: the condition or quota that was reached
     ends_at: Micros | None = None  # the run resumes by itself at this time
     seq: Seq = SEQ_ZERO
     by: str = ""

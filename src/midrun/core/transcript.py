@@ -211,7 +211,7 @@ def make_turn(state: State, message: Message) -> Turn:
 def _make_first_result(call: CallState) -> CallResult:
     """Return the call with the outcome that the agent knew first.
 
-    The agent went on while a deferred call waited for its review. Its outcome comes later, as
+    The agent continued while a deferred call waited for its review. Its outcome comes later, as
     a message of its own, so that earlier turns of the prompt never change.
     """
     use = call.use

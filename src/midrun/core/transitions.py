@@ -513,9 +513,9 @@ def _has_ask_to_decline(state: State) -> bool:
 
 
 def _has_input_to_withdraw(state: State) -> bool:
-    hold = state.pause
-    pauses = state.phase is Phase.PAUSING and hold is not None and hold.reason == "user"
-    return bool(state.pending) or pauses
+    pause = state.pause
+    is_pausing = state.phase is Phase.PAUSING and pause is not None and pause.reason == "user"
+    return bool(state.pending) or is_pausing
 
 
 def _has_caps(state: State) -> bool:
@@ -531,9 +531,10 @@ def _is_agent_in_control(state: State) -> bool:
 
 
 def _can_redirect(state: State) -> bool:
-    hold = state.pause
-    at_cap = state.phase is Phase.PAUSED and hold is not None and bool(hold.cap_name)
-    # At a cap, a redirect would not let the run go on: `resume` raises the cap and takes text.
+    pause = state.pause
+    at_cap = state.phase is Phase.PAUSED and pause is not None and bool(pause.cap_name)
+    # At a cap, a run would not continue after a redirect: `resume` raises the cap and takes
+    # text.
     return not (state.taken_over_by or at_cap)
 
 

@@ -95,8 +95,8 @@ def is_child_ended(call: CallState) -> bool:
 def find_orphaned_child(state: State) -> CallState | None:
     """Return the call of a child run that was given up and still has to be ended, or None.
 
-    A redirect, for example, seals the call of a child, but the child run would go on working
-    for the old plan. A child that has failed does not go on by itself and is left alone. The
+    A redirect, for example, seals the call of a child, but the child run would keep working
+    for the old plan. A child that has failed does not continue by itself and is left alone. The
     child whose call closed last is ended first, as in every cleanup.
     """
     last: CallState | None = None

@@ -68,7 +68,7 @@ CallKind = Literal["model", "tool", "child"]
 CallPurpose = Literal["step", "condense"]
 AskKind = Literal["question", "approval", "unsure", "child"]
 ApprovalMode = Literal["", "block", "queue"]
-"""No approval; the agent waits for it; or the agent goes on and the call is made later."""
+"""No approval; the agent waits for it; or the agent continues and the call is made later."""
 
 Role = Literal["viewer", "user", "operator", "system"]
 PauseReason = Literal["user", "cap", "taken_over"]

@@ -95,7 +95,7 @@ class CallContexts:
         while True:
             shared = self._shared.get(key)
             if shared is None:
-                if self._is_shut_down:  # a call that was abandoned goes on
+                if self._is_shut_down:  # a call that was abandoned continues
                     raise ContextFailed(source.where, "the worker has shut down")
                 shared = self._shared[key] = _SharedContext(source, self._tasks)
                 self._tasks.start(self._keep(key, shared), self._variables.copy())
@@ -157,7 +157,7 @@ class _SharedContext:
         was_open = False
         try:
             try:
-                await self._code.run(self._hold)
+                await self._code.run(self._keep_open)
             finally:
                 was_open, self.is_open = self.is_open, False
         except CodeStopped:
@@ -179,7 +179,7 @@ class _SharedContext:
                     problem,
                 )
 
-    async def _hold(self) -> None:
+    async def _keep_open(self) -> None:
         async with self._source.open("") as self.value:
             # The opening may have finished although it was cancelled. The cancellation is
             # repeated, and would end the context while calls use it: so it ends now.

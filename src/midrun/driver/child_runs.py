@@ -9,15 +9,15 @@ every process, finds the same child.
   and the parent's call waits for it. It can be answered on either run. An answer on the parent
   starts the call again, which passes the answer on to the child. An answer on the child makes
   the parent's ask moot (`update_parent`).
-- **A child that does not go on by itself** (paused at a cap or by a person, taken over, halted)
-  is shown on the parent as a question, too.
+- **A child that does not continue by itself** (paused at a cap or by a person, taken over, or
+  halted) is shown on the parent as a question, too.
 - **Pause, cancel and halt** of the parent are passed on (`send_control`). The parent's call
   ends when the child rests. So a parent is paused only when its children are, and a child has
   undone its work before its parent begins to undo.
 - **Undo.** To undo or release a child call is to cancel the child (`end_child`).
 
-Every control that is passed on may be sent more than once: after a crash, or by two tasks. It
-is harmless, as `decide` answers *already so*, or because it has a request id.
+A control may be passed on more than once: after a crash, or by two tasks. That is harmless: the
+repeat is a no-op (`NoChange`), or has the same request id.
 """
 
 import logging
@@ -69,6 +69,7 @@ from midrun.errors import (
     StoreUnreachable,
 )
 from midrun.ports.store import HaltRecord
+from midrun.text.phrases import format_condition
 from midrun.text.status import CAP_NOUNS
 
 log = logging.getLogger("midrun")
@@ -128,7 +129,7 @@ async def _wait_for_child(
             if row.head.phase in RESTING_PHASES:
                 child_state = await load_run_state(context.store, child)
                 ending = _make_ending(in_flight, state, child_state)
-                if ending is None and await _has_own_hold(context, state, child_state):
+                if ending is None and await _is_resting_by_itself(context, state, child_state):
                     ending = _ask_about_child(child_state, in_flight, state)
                 if ending is not None:
                     return ending
@@ -162,10 +163,12 @@ def _make_ending(
             return None
 
 
-async def _has_own_hold(context: DriverContext, parent: State, child: State) -> bool:
-    """Tell whether the child rests for a reason of its own, and not with its parent."""
+async def _is_resting_by_itself(context: DriverContext, parent: State, child: State) -> bool:
+    """Tell whether the child rests by itself, and not because its parent was paused."""
     if child.phase is Phase.PAUSED:
-        return child.pause is None or child.pause.by != _make_parent_actor(parent.run).name
+        pause = child.pause or PauseState()
+        # At a cap it stays, although the parent may have asked for a pause meanwhile.
+        return pause.reason == "cap" or pause.by != _make_parent_actor(parent.run).name
     if child.phase is not Phase.HALTED:
         return False
     # A halt that covers both is the parent's reason as well: they continue together.
@@ -179,9 +182,9 @@ def _is_halted(state: State, halts: Iterable[HaltRecord]) -> bool:
 
 
 def _ask_about_child(child: State, in_flight: InFlightCall, state: State) -> AskPerson:
-    """Return a question on the parent that says why its child does not go on."""
-    hold = child.pause or PauseState()
-    reason, remedy = f"is paused by {hold.by or 'a person'}", "answer anything to let it go on"
+    """Return a question on the parent that says why its child does not continue."""
+    pause = child.pause or PauseState()
+    reason, remedy = f"is paused by {pause.by or 'a person'}", "answer anything to let it go on"
     if child.phase is Phase.HALTED:
         reason, remedy = "is halted", "it goes on when the halt is lifted"
     elif child.taken_over_by:
@@ -189,16 +192,18 @@ def _ask_about_child(child: State, in_flight: InFlightCall, state: State) -> Ask
             f"was taken over by {child.taken_over_by}",
             "it goes on when it is handed back",
         )
-    elif hold.reason == "cap" and hold.cap_name:
-        reason = f"is paused at its {CAP_NOUNS[hold.cap_name]} cap"
-        remedy = f'raise it there, or answer with the new bound: {{"{hold.cap_name}": …}}'
+    elif pause.reason == "cap" and pause.cap_name:
+        reason = f"is paused at its {CAP_NOUNS[pause.cap_name]} cap"
+        remedy = f'raise it there, or answer with the new bound: {{"{pause.cap_name}": …}}'
+    elif pause.reason == "cap" and pause.condition:
+        reason = f"is paused ({format_condition(pause.condition)})"
     data: Json = {
         "run": child.run,
         "ask": "",
         "kind": "question",
         "tool": "",
         "why": "",
-        "data": {"phase": child.phase, "reason": hold.reason, "cap": hold.cap_name},
+        "data": {"phase": child.phase, "reason": pause.reason, "cap": pause.cap_name},
     }
     return AskPerson(
         epoch=state.epoch,
@@ -207,7 +212,8 @@ def _ask_about_child(child: State, in_flight: InFlightCall, state: State) -> Ask
         data=data,
         child=True,
         child_ask_kind="question",
-        audience="operator" if hold.cap_name else "",  # only operators may raise caps over HTTP
+        # Over HTTP only operators may raise caps.
+        audience="operator" if pause.cap_name else "",
     )
 
 
@@ -341,11 +347,11 @@ def _make_decision(ask: Ask, child_ask_id: AskId) -> c.Control:
 async def _resume_child(context: DriverContext, parent: RunId, child: RunId) -> None:
     """Resume a child that its parent has paused; leave every other pause alone."""
     child_state = await load_run_state(context.store, child)
-    hold = child_state.pause
+    pause = child_state.pause
     if (
         child_state.phase is Phase.PAUSED
-        and hold is not None
-        and hold.by == _make_parent_actor(parent).name
+        and pause is not None
+        and pause.by == _make_parent_actor(parent).name
     ):
         result = await append_input(
             context.store, child_state, c.Resume(by=_make_parent_actor(parent)), context.clock
@@ -484,9 +490,10 @@ async def update_parent(context: DriverContext, child: State) -> bool:
 async def close_moot_asks(context: DriverContext, parent: State) -> None:
     """Close the asks of `parent` that were settled on its children already.
 
-    A child comes to rest, or goes on, and its worker then calls `update_parent`. That finds no
-    ask if the worker of the parent, which has seen an older state of the child, opens the ask
-    only after that; and it is never called if the worker of the child dies before.
+    When a child comes to rest or continues, its worker calls `update_parent`, which closes the
+    ask. Two races leave the ask open. The worker of the parent, which has seen an older state
+    of the child, may open the ask after that. Or the worker of the child may die before the
+    call.
     """
     asks = [parent.asks[number - 1] for number in parent.open_asks]
     for call in [ask.call for ask in asks if ask.ask_kind == "child"]:

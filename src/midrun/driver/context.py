@@ -44,6 +44,10 @@ class Quotas(Protocol):
         """
         ...
 
+    def add_spend(self, before: State, after: State) -> None:
+        """Count what the run has spent with the append that led from `before` to `after`."""
+        ...
+
     async def find_storage_problem(self, started: RunStarted, files: Sequence[File]) -> str:
         """Say which quota leaves no room for `files` of this run; "" if they fit."""
         ...
@@ -92,8 +96,8 @@ class DriverContext:
     async def find_storage_problem(self, started: RunStarted, files: Sequence[File]) -> str:
         """Say which quota leaves no room for `files` of a call; "" if they fit.
 
-        If the store cannot tell, they are taken: the call has taken effect, and an error here
-        would make its outcome unknown.
+        If the store does not answer, the files are accepted: the call has taken effect, and an
+        error here would make its outcome unknown.
         """
         if self.quotas is None or not files:
             return ""

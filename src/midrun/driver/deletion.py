@@ -172,7 +172,7 @@ async def _delete_batch(
         return 0
     started = anyio.current_time()
     result: DeletedRuns = await store.delete_runs(runs, by=by, reason=reason)
-    await pause.rest_after(started)
+    await pause.wait_after_step(started)
     return len(result.tombstones)
 
 
@@ -183,7 +183,7 @@ async def remove_all_leftovers(store: Store, *, max_steps: int | None = None) ->
         steps, started = steps + 1, anyio.current_time()
         if not await store.remove_leftovers():
             return
-        await pause.rest_after(started)
+        await pause.wait_after_step(started)
 
 
 class StepPause(Struct, frozen=True):
@@ -196,7 +196,7 @@ class StepPause(Struct, frozen=True):
         """Return pauses that fit the processes which are alive now."""
         return cls(bool(await store.list_holders()))
 
-    async def rest_after(self, started: float) -> None:
+    async def wait_after_step(self, started: float) -> None:
         """Pause after the step that began at `started`, by AnyIO's clock."""
         if not self.has_writers:
             await checkpoint()

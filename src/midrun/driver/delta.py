@@ -59,7 +59,7 @@ class LiveTranscript:
     def add(self, delta: Delta) -> None:
         """Add the newest delta."""
         self.is_empty = False
-        # Arguments of another tool begin a new text: the model has gone on to its next call.
+        # Arguments of another tool begin a new text: the model has begun its next call.
         begun = self._first_deltas.get(delta.kind)
         goes_on = (
             begun is not None and begun.tool == delta.tool and delta.kind in STREAMED_KINDS

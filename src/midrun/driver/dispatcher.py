@@ -270,10 +270,10 @@ class CallDispatcher:
         """Tell whether the store still has this process as the holder of the run.
 
         It is asked before a call whose start was journaled a while ago. The event loop was
-        blocked since then, so this process has not read its notifications. Its heartbeat, which
-        a thread sends, went on. If a person forced a pause meanwhile, the lease has ended and
-        the call is closed as unknown. Another worker may have checked since that the call had
-        no effect, and have made it again.
+        blocked since then, so this process has not read its notifications. Its heartbeats did
+        not stop, because a thread sends them. If a person forced a pause meanwhile, the lease
+        has ended and the call is closed as unknown. Another worker may have checked since that
+        the call had no effect, and have made it again.
         """
         heartbeat = self._context.heartbeat
         try:
@@ -288,7 +288,7 @@ class CallDispatcher:
         """Drop a call that was not made because the lease of the run is over."""
         if not self._is_closed:
             # Give up all leases of this process, not only this call. A heartbeat that is on its
-            # way may renew the leases, and then this run loop would go on waiting for a call
+            # way may renew the leases, and then this run loop would keep waiting for a call
             # that was never made.
             self._context.heartbeat.on_lease_lost()
         in_flight.mark_finished()
@@ -470,7 +470,7 @@ class CallDispatcher:
         """Carry out the effects that need no entry: aborts, checks, custom stop conditions.
 
         The run loop calls this in every turn, with the same effects as long as the state
-        is the same. Everything here happens once only, however often it is asked for.
+        is the same. Each effect is carried out once.
         """
         # A pause is passed on to child runs. If it is withdrawn, `list_effects` returns no more
         # `ControlChild` for the call, and the child has to be resumed.
@@ -550,8 +550,8 @@ class CallDispatcher:
     # ── stopping calls ────────────────────────────────────────────────────────────────────
 
     def _stop_call(self, in_flight: InFlightCall, reason: str) -> None:
-        # False: it is being stopped since an earlier turn, for this or a stronger reason.
-        if in_flight.abort(reason):
+        # False: an earlier turn has stopped it for this reason, or for a stronger one.
+        if in_flight.stop(reason):
             self._context.task_group.start_soon(self._watch_grace, in_flight, reason)
 
     def _watch_overdue(self, in_flight: InFlightCall, wait_ended: WaitEnded) -> None:
@@ -629,7 +629,7 @@ class CallDispatcher:
                 pending.save_waiter.done.set()
         self.pending_inputs.clear()
         for in_flight in self._in_flight.values():
-            in_flight.abort(FENCED_REASON)
+            in_flight.stop(FENCED_REASON)
         for evaluation in self._evaluating_conditions.values():
             evaluation.stop()
         if self._program is not None:
@@ -729,7 +729,7 @@ async def _ends_within(seconds: float, in_flight: InFlightCall, wait_ended: Wait
         return True
     # The time may be up in the same turn of the event loop in which the call ends, when user
     # code has blocked the loop for a while. The timer then cancels this wait, and `_run` ends
-    # the call before this task goes on: the call is over all the same, and is not in
+    # the call before this task continues: the call has ended all the same, and is not in
     # `_in_flight` any more.
     return in_flight.finished
 

@@ -335,7 +335,7 @@ class FunctionExecution:
                     may_act = True
                     end = await self._run_work_in_thread(bind(opened), form)
         except Exception as error:  # noqa: BLE001 - user code opens and closes the context
-            # An error of a task of the context ends the wait for the thread, which goes on.
+            # An error of a task of the context ends the wait for the thread, which continues.
             is_unknown = isinstance(end, Returned) or (may_act and isinstance(end, Stopped))
             problem = f"Cannot close the context of the call: {format_exception(error)}."
             end = make_exception_outcome(OutcomeUnknown(problem) if is_unknown else error)

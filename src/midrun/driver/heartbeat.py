@@ -102,7 +102,7 @@ class LeaseHeartbeat:
         if now < self._valid_until - 2 * self._period_s:
             return
         # First drop, then renew. In the other order the run loops of the lapsed leases would
-        # see a valid lease again, and would go on with a state that another worker may have
+        # see a valid lease again, and would continue on a state that another worker may have
         # changed.
         if self._lease_count and now >= self._valid_until:
             self.on_lease_lost()

@@ -87,7 +87,7 @@ async def save_snapshot_if_due(
     ):
         return last_snapshot_seq
     # A large state takes longer to encode than the event loop may be blocked. `state` is
-    # immutable, so the run may go on meanwhile without changing the bytes.
+    # immutable, so the run may continue meanwhile without changing the bytes.
     body = await run_in_slices(codec.encode_in_steps(state))
     snapshot = Snapshot(seq=state.seq, hash=appended.hash, body=body)
     # After a failure, `state.seq` is returned all the same: the next attempt comes when the
@@ -166,7 +166,7 @@ async def append_inputs(
         try:
             # Without a lease: the run may be driven by another process, or by none. The seq
             # alone orders this append and those of the worker. If this one is first, the next
-            # append of the worker conflicts, and it reads these entries before it goes on.
+            # append of the worker conflicts, and it reads these entries before it continues.
             appended = await store.append(
                 state.run,
                 batch.entries,

@@ -132,8 +132,8 @@ async def call_model(
     `open_stream` replaces the agent's model: a hosted program calls its models itself.
     """
     # A stop may come at any moment of the stream. So everything that arrives goes into
-    # `partial_reply` at once, outside of the coroutine that is stopped: whichever way that one
-    # ends, the text and the usage so far are here.
+    # `partial_reply` at once, outside of the coroutine that is stopped. Then the text and the
+    # usage so far are here however the coroutine ends.
     call = in_flight.call
     partial_reply = _PartialReply()
     model_count, fallback = 1, ""

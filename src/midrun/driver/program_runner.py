@@ -16,8 +16,8 @@
 
 Before a run comes to rest, the core does not list `RunProgram` any more. When no call is in
 flight, `update` cancels the program, and `is_running` keeps the run from resting until the
-program has ended. If calls of one branch wait for a person, the other branches go on first; see
-`_settle`.
+program has ended. If calls of one branch wait for a person, the other branches continue first;
+see `_settle`.
 
 **Words of people.** A redirect or a message becomes a message of the run. It is added to the
 first model call that starts after it, and to the first one of each other branch. The state
@@ -136,7 +136,7 @@ class ProgramRunner:
         waiting = self._waiting.get(call.use.position)
         if waiting is None or self._is_stopping:
             return False
-        return not self._departs(call, waiting.use)
+        return not self._is_departure(call, waiting.use)
 
     @property
     def _is_stopping(self) -> bool:
@@ -404,7 +404,7 @@ class ProgramRunner:
         if call is None:
             self._propose(proposal)
             return None
-        if self._departs(call, proposal.use):
+        if self._is_departure(call, proposal.use):
             self._fail_departed(call, proposal.use)
             return None
         if call.is_open:
@@ -513,7 +513,8 @@ class ProgramRunner:
             return _get_identity(call.use.args) == _get_identity(use.args)
         return self._get_proposed_args(call) == use.args
 
-    def _departs(self, call: CallState, use: RequestedCall) -> bool:
+    def _is_departure(self, call: CallState, use: RequestedCall) -> bool:
+        """Tell whether the program wants `use` where the journal has another call."""
         if (call.use.kind, call.use.tool) != (use.kind, use.tool):
             return True
         # A host that makes an open call itself has the arguments that were approved.

@@ -26,9 +26,13 @@ run stays *cancelling*. Another worker takes the lease when it has expired, or s
 death is proved. `LeaseTaken` and `CallUnknown` for the tool (`UndoUnknown` for an undo) are one
 append. An unknown call of a cancelled run is undone like one that was done, unless its undo is
 declared unsafe for that (`undo_unknown=False`): then it is residue. An unknown undo is repeated
-with its key. So the cancel goes on at step 5, and it ends with the same entry. Before step 1
-is stored there is no cancel: the sender has no receipt, and sends it again under the same
-request id.
+with its key. So the cancel continues at step 5, and ends with the same entry. If the kill comes
+before step 1 is stored, there is no cancel: the sender has no receipt, and can send the control
+again with the same request id.
+
+**A pause** takes steps 1 to 4 as well. It aborts a tool only with `now=True`, or if the tool
+has saved its progress; it waits for other tools, and for those that do not stop. Then
+`RunPaused` is appended together with the last outcome.
 """
 
 from collections.abc import Sequence
@@ -124,10 +128,8 @@ class RunLoop:
         self._turn_began = context.clock()
         self._had_unjournaled_work = False  # when the turn began
         self._last_append: AppendResult | None = None
-        self._snapshot_seq = snapshot_seq  # the seq of the newest snapshot ...
-        self._next_snapshot_seq = find_next_snapshot_seq(
-            snapshot_seq
-        )  # ... and of the next one
+        self.snapshot_seq = snapshot_seq  # the seq of the newest snapshot ...
+        self._next_snapshot_seq = find_next_snapshot_seq(snapshot_seq)  # ... and of the next
 
     @property
     def state(self) -> State:
@@ -143,24 +145,24 @@ class RunLoop:
 
     def journal_grew(self, seq: Seq) -> None:
         """Note that the journal has grown to `seq`, and wake the loop."""
-        if self._session.notice(JournalGrew(seq=seq)):
+        if self._session.take_notice(JournalGrew(seq=seq)):
             self._wakeup.set()
 
     def halt_set(self, scope: str, by: str, reason: str = "") -> None:
         """Note that an operator's halt covers the run; the next append records it."""
-        self._session.notice(HaltSet(halt=_make_halt(scope, by, reason)))
+        self._session.take_notice(HaltSet(halt=_make_halt(scope, by, reason)))
         self._wakeup.set()
 
     def stand_down(self, reason: str) -> None:
         """Give the run back soon, so that another worker can continue it."""
-        self._session.notice(StandDownRequested(reason=reason))
+        self._session.take_notice(StandDownRequested(reason=reason))
         self._wakeup.set()
 
     def fence(self) -> None:
         """Stop at once because the lease may be lost; begin no other append under it."""
         # First the session, then the calls: an end that one of them submits while it is stopped
         # must not be appended under the old lease.
-        self._session.notice(LeaseLost())
+        self._session.take_notice(LeaseLost())
         self._dispatcher.close()
         self._wakeup.set()
 
@@ -182,12 +184,13 @@ class RunLoop:
             while True:
                 step = self._session.receive(result, self._turn_began)
                 operation = step.operation
-                # Nearly all steps are an append, and then a wait for news. They are done here,
-                # because every wake-up of a task passes through all functions that wait.
+                # Nearly all steps are an append, and then a wait for news. They are done here
+                # and not in `_perform`: a task that wakes up resumes each coroutine that
+                # awaits, and that would be one more.
                 if isinstance(operation, AppendBatch) and not step.is_leaving:
                     result = await self._append(operation)
                     continue
-                self._do_work(step)
+                self._start_and_stop_calls(step)
                 if isinstance(operation, WaitForNews):
                     seq = self._session.state.seq
                     if seq >= self._next_snapshot_seq:
@@ -203,7 +206,7 @@ class RunLoop:
                 else:
                     result = await self._perform(operation)
         except StaleEpoch:
-            return  # another worker has taken the lease; the run is its business now
+            return  # another worker has taken the lease, and drives the run
         finally:
             # In the usual case nothing is in flight here. After an error, calls may be: they
             # must not outlive the loop that journals their outcomes.
@@ -239,8 +242,8 @@ class RunLoop:
     def _collect_inputs(self) -> Ready:
         """Begin a turn: return the inputs that have come."""
         self._turn_began = self._context.clock()
-        # Inputs stay in `pending_inputs` until they are settled. More may arrive meanwhile; a
-        # turn of the session handles exactly those that it was given.
+        # Inputs stay in `pending_inputs` until they are recorded or late. More may arrive
+        # meanwhile; a turn of the session handles exactly those that it was given.
         self._suspects.wait_s = None
         self._had_unjournaled_work = self._dispatcher.has_unjournaled_work
         pending = self._dispatcher.pending_inputs
@@ -248,8 +251,8 @@ class RunLoop:
             inputs=tuple(map(_GET_INPUT, pending)), unjournaled_work=self._had_unjournaled_work
         )
 
-    def _do_work(self, step: Step) -> None:
-        """Do everything in `step` that needs no waiting."""
+    def _start_and_stop_calls(self, step: Step) -> None:
+        """Start and stop the calls that `step` names, and drop the inputs that it recorded."""
         state = self._session.state
         if step.has_changed:
             # The store's announcement of our own append may have come before `state` was set:
@@ -357,6 +360,8 @@ class RunLoop:
             return NotAppended(reason="unknown")
         except LeaseHeld:
             return NotAppended(reason="leased")
+        if quotas is not None:
+            quotas.add_spend(batch.base, batch.state)
         self._last_append = appended
         lease = None if operation.lease == "none" else self._lease
         return Appended(at=appended.at, epoch=lease.epoch if lease else None)
@@ -392,10 +397,10 @@ class RunLoop:
     async def _save_snapshot(self) -> None:
         appended = self._last_append
         if appended is not None:
-            self._snapshot_seq = await save_snapshot_if_due(
-                self._context.store, self.state, appended, last_snapshot_seq=self._snapshot_seq
+            self.snapshot_seq = await save_snapshot_if_due(
+                self._context.store, self.state, appended, last_snapshot_seq=self.snapshot_seq
             )
-            self._next_snapshot_seq = find_next_snapshot_seq(self._snapshot_seq)
+            self._next_snapshot_seq = find_next_snapshot_seq(self.snapshot_seq)
 
 
 def _make_halt(scope: str, by: str, reason: str) -> Halt:

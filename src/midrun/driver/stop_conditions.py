@@ -86,9 +86,9 @@ class ConditionEvaluation:
     def __init__(self, code: UserCode) -> None:
         self.code = code
         self.ended = anyio.Event()
-        self.is_grace_running = False  # after it, the run waits no longer
+        self.is_grace_running = False  # after the grace, the run does not wait for it any more
 
     def stop(self) -> None:
-        """Stop it, once: a run loop asks for this in every turn."""
+        """Stop the condition; a second call, in a later turn of the run loop, does nothing."""
         if self.code.stopping_since is None:
             self.code.stop()

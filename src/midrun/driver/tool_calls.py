@@ -18,6 +18,7 @@ An aborted call may have taken effect and is undone like a call that was done. A
 is settled by its check or by a person.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, TypeAlias, assert_never
 
@@ -232,7 +233,7 @@ async def _make_question(
         return CloseCall(epoch=state.epoch, outcome=failed)
     secrets = context.secret_registry
     files = [await redact_file(secrets, state.run, file) for file in files]
-    if excess := await context.find_storage_problem(state.run_started, files):
+    if excess := await _find_storage_problem(context, in_flight, state, files):
         failed = CallFailed(call=in_flight.call.id, error=excess)
         return CloseCall(epoch=state.epoch, outcome=failed)
     in_flight.files = map_bodies(files)
@@ -264,12 +265,27 @@ async def _add_files(
     if tool is not None and tool.artifact and not end.problem:
         made = make_result_file(tool.artifact, end.value)
         shown = [] if made is None else [await redact_file(secrets, state.run, made)]
-    if excess := await context.find_storage_problem(state.run_started, (*files, *shown)):
+    if excess := await _find_storage_problem(context, in_flight, state, (*files, *shown)):
         return replace(done, encoding_error=excess)
     in_flight.files = map_bodies(files)
     if tool is not None and tool.artifact:
         in_flight.artifacts = (*shown, *files)
     return replace(done, files=list_refs(files)) if files else done
+
+
+async def _find_storage_problem(
+    context: DriverContext, in_flight: InFlightCall, state: State, files: Sequence[File]
+) -> str:
+    """Say which quota leaves no room for `files` of a call that has ended; "" if they fit.
+
+    If the call is stopped, they are taken: it would become unknown if its grace passed before
+    the store has answered.
+    """
+    problem = ""
+    with in_flight.scope:
+        problem = await context.find_storage_problem(state.run_started, files)
+    in_flight.detach_scope()
+    return problem
 
 
 def _mark_retry(outcome: ToolOutcome, end: Raised) -> ToolOutcome:

@@ -1,6 +1,6 @@
 """Calls in flight and the user code that they run: its tasks, its stop, and its errors.
 
-The dispatcher stops a call with `InFlightCall.abort`. `UserTasks` starts an asyncio task for
+The dispatcher stops a call with `InFlightCall.stop`. `UserTasks` starts an asyncio task for
 each call of async user code; `UserCode` runs the code in that task, and stops it.
 
 Tools, hooks, models and stop conditions are user code. An exception that they raise ends their
@@ -64,12 +64,12 @@ NO_WAIT_REASONS: Final = frozenset(
 class InFlightCall:
     """One call, undo, release or check (`work_kind`) that has started, and its stop state.
 
-    The dispatcher creates it, aborts it, and marks its end. The code that makes the call runs
+    The dispatcher creates it, stops it, and marks its end. The code that makes the call runs
     inside `scope`, or sets `code` if it is async user code, and reads `stop_reason` to tell a
     stop from a failure.
 
     `stop_reason` is the reason to stop, or "" while there is none: "paused", "redirected",
-    "cancelled", "halted", "shutdown" or "fenced". A call that waits for a child run is aborted
+    "cancelled", "halted", "shutdown" or "fenced". A call that waits for a child run is stopped
     only for "shutdown" and "fenced". Otherwise its child is sent a control (`sent_control`),
     and the call ends when the child rests.
 
@@ -177,8 +177,8 @@ class InFlightCall:
             self._finished_event = self._finished_event or anyio.Event()
             await self._finished_event.wait()
 
-    def abort(self, reason: str) -> bool:
-        """Cancel the call for `reason`; False if the reason changes nothing.
+    def stop(self, reason: str) -> bool:
+        """Stop the call for `reason`; False if the reason changes nothing.
 
         A second reason, such as a cancel after a pause, replaces the first. The scope has been
         cancelled by then; async user code is cancelled once more.
@@ -200,7 +200,7 @@ class InFlightCall:
 
     def forget_pause(self) -> bool:
         """Forget a pause that its child run was sent, as it is withdrawn; False if none was."""
-        # A cancel or a halt cannot be withdrawn, and a call that is aborted does not continue.
+        # A cancel or a halt cannot be withdrawn, and a call that is stopped does not continue.
         sent = self.sent_control
         if sent is None or sent.control != "pause" or self.stop_reason:
             return False
@@ -309,13 +309,13 @@ def _iter_leaves(error: BaseException) -> Iterator[BaseException]:
 # in every turn of the event loop, until they have left the scope. Code that was written for
 # asyncio, which raises once, cannot clean up under that. LangGraph, for example, starts a new
 # task that cancels its nodes, and awaits that task; the next cancellation ends the new task
-# before its first step, and the nodes go on. And a coroutine that swallows `CancelledError`
+# before its first step, and the nodes continue. And a coroutine that swallows `CancelledError`
 # gets one in every turn for as long as it lives, which uses a whole core.
 #
 # So the call of a tool, a hook, a model or a stop condition that is async runs in an asyncio
 # task of its own (`CallTask`), outside of our task groups and of all our scopes. `UserTasks`
 # keeps these tasks. Inside its task, the call runs the user's coroutine with `UserCode.run`.
-# `InFlightCall.abort` calls `UserCode.stop`, which cancels the code once, again after half of
+# `InFlightCall.stop` calls `UserCode.stop`, which cancels the code once, again after half of
 # the grace, and then a few more times at intervals that double. Nothing waits for the end of
 # the code except its own task: the dispatcher shows the call as *not responding* and decides
 # when the run continues without it.
@@ -412,7 +412,7 @@ class UserCode:
     ) -> T:
         """Await `work` in the current task, which `UserTasks.start` has started.
 
-        An abort of `in_flight` stops it. Code that returns or raises after it was cancelled has
+        `in_flight.stop` stops it. Code that returns or raises after it was cancelled has
         that outcome: a tool may finish within its grace. There is no limit on that.
 
         Raises:

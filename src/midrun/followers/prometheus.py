@@ -9,7 +9,7 @@ import hmac
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
-from socket import AF_INET, AF_INET6, socket
+from socket import AF_INET, AF_INET6, SO_REUSEADDR, SOL_SOCKET, socket
 from socketserver import ThreadingMixIn
 from threading import BoundedSemaphore, Thread
 from typing import ClassVar, Final
@@ -103,6 +103,9 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
 
     def server_bind(self) -> None:
         """Bind the address; do not look up its name, which may take seconds."""
+        # The kernel keeps each connection that this side has closed for a minute. Without this
+        # option, the next process could not bind the port until then.
+        self.socket.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
@@ -182,7 +185,9 @@ def serve_metrics(address: str, render: Render, *, token: str = "") -> Iterator[
     try:
         server = ScrapeServer(host, port, ScrapeApp(render, token))
     except (OSError, OverflowError) as error:
-        raise Misconfigured(f"--metrics {address}", str(error)) from error
+        reason = getattr(error, "strerror", None) or error
+        problem = f"Cannot listen there: {reason}. Choose another address or port"
+        raise Misconfigured(f"--metrics {address}", problem) from None
     thread = Thread(target=server.serve_forever, name="midrun-metrics", daemon=True)
     thread.start()
     try:
@@ -194,7 +199,7 @@ def serve_metrics(address: str, render: Render, *, token: str = "") -> Iterator[
 
 
 def check_metrics(address: str, token: str) -> tuple[str, int]:
-    """Return the host and the port of `address`; without a token it must be of loopback.
+    """Return the host and the port of `address`; without a token it must be on loopback.
 
     Raises:
         Misconfigured: the address is invalid, or other machines can reach it.

@@ -318,7 +318,7 @@ class FollowerWorker:
     async def _deliver_run(self, run: RunId, queue: "DeliveryQueue") -> None:
         """Deliver all entries of one run in order; on failure, schedule a retry."""
         try:
-            # Checked before a slot is taken: a run that went on needs none.
+            # Checked before a slot is taken: a run that has continued needs none.
             if self._is_due(run, (await self._store.get_row(run)).head.phase):
                 async with queue.slots:
                     while await self._deliver_next(run):

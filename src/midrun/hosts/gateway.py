@@ -181,8 +181,8 @@ class Gateway:
         self, request: ModelRequest, receive: Receive, response: "_Response"
     ) -> None:
         # The model call is a call of the run, and does not belong to this request. If the
-        # client disconnects, the call goes on, and its reply waits for the client to ask again.
-        # A reply counts as delivered when its last byte was handed to the socket.
+        # client disconnects, the call continues, and its reply waits for the client to ask
+        # again. A reply counts as delivered when its last byte was handed to the socket.
         pending = self._calls.request_reply(request)
         is_delivered = False
         try:

@@ -118,7 +118,7 @@ class GatewayCalls:
     def request_reply(self, request: ModelRequest) -> PendingReply:
         """Start a model call; or return the one that an equal request has started.
 
-        Clients send a request again when its connection was lost. The call goes on, and its
+        Clients send a request again when its connection was lost. The call continues, and its
         reply answers the second request. Two equal requests at the same time are two calls,
         unless the client says that it sends one again: then its first connection is lost, even
         if that was not noticed yet.
@@ -143,7 +143,7 @@ class GatewayCalls:
         pending.is_abandoned = not is_delivered
 
     def _forget_abandoned(self) -> None:
-        """Forget the oldest requests without a client; their calls go on."""
+        """Forget the oldest requests without a client; their calls continue."""
         abandoned = [each for each in self._undelivered if each.is_abandoned]
         for each in abandoned[: max(0, len(abandoned) - ABANDONED_MAX)]:
             self._undelivered.remove(each)
@@ -203,7 +203,7 @@ class GatewayCalls:
             outcome.append(await self._calls.call_tool(position, tool, args))
             ended.set()
 
-        # In a task of the gateway: the call goes on if the client disconnects.
+        # In a task of the gateway: the call continues if the client disconnects.
         self._tasks.start_soon(make_call)
         await ended.wait()
         return outcome[0]

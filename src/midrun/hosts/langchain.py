@@ -212,7 +212,7 @@ def copy_graph(graph: Graph) -> Graph:
 
 
 def _make_runtime(graph: Graph, context: object) -> Runtime[Any]:  # type: ignore[explicit-any]
-    """Return what a node reads, as the graph makes it for a node that it executes itself."""
+    """Return the runtime that a graph passes to a node which it executes itself."""
     return Runtime(
         context=_coerce_context(graph.context_schema, context),
         store=graph.store,
@@ -442,7 +442,7 @@ def _encode_result(name: str, id_: str, update: Values) -> Json:
 
 
 class _TextHandler(BaseCallbackHandler, _StreamingCallbackHandler[object]):
-    """Passes on the text of chat models while it arrives. Its type makes them stream.
+    """Passes on the text of chat models; a handler of this type makes them stream.
 
     The models of graphs that run inside of the node are left out: LangGraph marks their calls
     with a namespace.
@@ -502,7 +502,7 @@ class _TextHandler(BaseCallbackHandler, _StreamingCallbackHandler[object]):
 
 
 class _ModelNode:
-    """The node `model` of a graph, executed without the graph around it, which takes longer.
+    """Executes the node `model` of a graph without the graph, which would take longer.
 
     This is enough for a graph that has no other node to execute in a model call, no state
     beside the messages, and no callbacks or tracers, which would see its nodes.
@@ -628,7 +628,7 @@ class _StepModel(StepHostModel):
     def _choose_turn(
         self, conversation: GraphConversation
     ) -> Callable[[GraphConversation, object], AsyncGenerator[str | _TurnEnd]]:
-        """Return the cheapest way to the reply: the node, the graph from its start, or on."""
+        """Return the cheapest way to a reply: run the node, restart or continue the graph."""
         has_updates = conversation.updates or any(len(r) > 1 for r in conversation.results)
         if has_updates or not self._is_simple:
             return self._run_turn

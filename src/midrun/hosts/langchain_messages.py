@@ -194,7 +194,7 @@ def _load_result(made: CallResult, id_: str) -> Values:
 
 
 def combine_messages(conversation: GraphConversation, before: object, added: object) -> object:
-    """Return the messages with those that the node has added, as its channel does it."""
+    """Return the messages and those that the node has added, merged as the channel does."""
     # The function of the channel looks at the whole history. Nearly always the node has one
     # update, which changes nothing of the history. A middleware may add another one, also of
     # a single message, or of values that LangChain turns into messages.

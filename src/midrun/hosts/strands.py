@@ -255,7 +255,7 @@ class _Step:
         self.agent.add_hook(_prevent_retry, AfterToolCallEvent, order=LAST_ORDER)
 
     def _take_resume(self, event: AfterInvocationEvent) -> None:
-        """Take the input with which a hook wants to go on: the next step does it."""
+        """Take the input with which a hook wants to continue: the next step does it."""
         if event.resume is not None and not isinstance(event.resume, str):
             raise NotImplementedError(
                 "Cannot host AfterInvocationEvent.resume with content blocks. Set a text."
@@ -576,7 +576,7 @@ class _ModelStep(_Step):
         elif result.stop_reason == "limit_turns":
             reply = self._settle_text(reply)
         elif self.resume_text:
-            # A hook wants the agent to go on. A text alone would be the answer.
+            # A hook wants the agent to continue. A text alone would be the answer.
             use = RequestedCall(tool=OUTPUT_NAME, refused=self.resume_text)
             reply = replace(reply, uses=(use,))
         spent = self.agent.event_loop_metrics.accumulated_usage
@@ -619,7 +619,7 @@ class _ModelStep(_Step):
 
     def _settle_text(self, reply: Reply) -> Reply:
         """Settle a text instead of the structured output: Strands wants to ask again."""
-        assert self._output is not None  # only then the event loop goes on after a text
+        assert self._output is not None  # only then the event loop continues after a text
         if not self._is_forced:
             prompt = _join_text(self.agent.messages[-1])  # added by Strands
             opaque = {**cast("State", reply.opaque), FORCED_OUTPUT_KEY: True}

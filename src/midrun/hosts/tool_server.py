@@ -2,7 +2,7 @@
 
 `open_tool_server` yields an ASGI app. It lists the tools, and hands each call to a function of
 the caller, which journals and makes it. The server keeps no session: every request is complete
-by itself, so a process can be started again at any time and go on.
+by itself, so a process can be started again at any time and continue.
 
 The app checks no credential; its caller does.
 """

@@ -114,7 +114,7 @@ class UpstreamClient:
                 yield pieces
         finally:
             # A pause cancels this task to stop the stream. Without the shield the close would
-            # be cancelled as well, and the provider would go on.
+            # be cancelled as well, and the provider would continue.
             with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
                 await response.aclose()
 

@@ -559,7 +559,7 @@ class OpenAIResponses(WireProtocol):
         )
 
     def find_problem(self, body: Fields) -> str:
-        """Refuse responses that go on without a connection: no control could stop them."""
+        """Refuse responses that continue without a connection: no control could stop them."""
         if body.get("background"):
             return "background must be false: a reply without a connection cannot be stopped"
         return super().find_problem(body)

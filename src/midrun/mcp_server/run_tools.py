@@ -190,7 +190,7 @@ def describe_status(view: RunView) -> str:
 
 
 def describe_run(view: RunView) -> dict[str, Json]:
-    """Return the state of a run for a model: its phase, its asks, and the tools to go on."""
+    """Describe a run for a model: its phase, its asks, and the tools that continue it."""
     known = {spec.name: tool.name for spec, tool in _CONTROL_TOOLS}
     fields: dict[str, Json] = {
         "run": view.run_id,

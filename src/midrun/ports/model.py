@@ -2,7 +2,7 @@
 
 The driver closes a stream by leaving its context, at any moment. The model must then close its
 connection to the provider before the context is left. To stop reading is not enough: the
-provider would go on generating, and billing.
+provider would keep generating, and billing.
 
 Models do not retry. The driver does, because it journals each attempt and each wait, and a run
 can be paused between two attempts.

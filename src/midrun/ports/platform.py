@@ -85,13 +85,13 @@ def check_platform(name: str) -> None:
 
 
 def choose_boot_clock(platform: Platform) -> Callable[[], float]:
-    """Return a clock of seconds that go on while the machine sleeps."""
+    """Return a clock that also counts seconds while the machine sleeps."""
     # A worker must notice after a sleep that its leases have expired. The monotonic clock stops
-    # during a sleep on Linux, and goes on on macOS.
+    # during a sleep on Linux, and continues on macOS.
     if platform is LINUX and hasattr(time, "CLOCK_BOOTTIME"):
         return partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     return time.monotonic
 
 
 read_boot_clock: Final = choose_boot_clock(CURRENT)
-"""Return seconds since some point in the past; they go on while the machine sleeps."""
+"""Return seconds since some point in the past, also those in which the machine sleeps."""

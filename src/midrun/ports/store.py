@@ -560,7 +560,7 @@ class Store(Protocol):
         """Remove a bounded part of the entries of deleted runs, and free their space.
 
         Returns False if nothing is left to do. A process that was killed between `delete_runs`
-        and this leaves entries behind that no method returns; any process can go on.
+        and this leaves entries behind that no method returns; any process can continue it.
         """
         ...
 

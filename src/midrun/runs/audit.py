@@ -283,7 +283,7 @@ class _AuditCheck:
                     f"Entry {line.number} of the audit log ({time}) was changed: its hash does "
                     "not fit its content and the entry before it."
                 )
-            # The check goes on from the stored hash, so that it finds later places, too.
+            # The check continues from the stored hash, so that it finds later places, too.
             self.count, self.number, self.link = self.count + 1, line.number, line.hash
             if line.number == self._end.number and line.hash != self._end.hash:
                 self.problems.append(

@@ -357,7 +357,7 @@ SAY: Final = _make_spec(
             CommandArgument("text", "the side question", metavar="TEXT"),
             CommandArgument(
                 "--urgency",
-                "now; at the next turn; or later, after the task (next)",
+                "answer now, at the next turn (next, the default), or after the task (later)",
                 choices=get_args(Urgency),
                 default="next",
             ),

@@ -99,7 +99,8 @@ class EventBuilder:
     def _name_call(self, delta: Delta) -> str:
         """Return the declared title of a running tool, else its name as words."""
         call = self._state.find_call(delta.call) if delta.tool else None
-        return call.use.label if call is not None else humanize_name(delta.tool)
+        # The call may be that of the model, which writes the arguments for the tool.
+        return (call.use.label if call is not None else "") or humanize_name(delta.tool)
 
 
 class _Common(TypedDict):

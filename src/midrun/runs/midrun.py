@@ -601,8 +601,8 @@ class Midrun:
         Runs are selected by `thread`, `agent`, `label`, `tenant`, `user` (who started them) and
         `older_than` (a `timedelta`: the time since their last entry). Each run is deleted with
         its child runs, as by `Run.delete`; the number includes them. Runs that have not ended
-        are kept. Other writers go on: while workers are alive, this takes many short steps with
-        pauses.
+        are kept. Other writers continue: while workers are alive, this takes many short steps
+        with pauses.
 
         Raises:
             Misconfigured: No argument is given, or one has the wrong type.
@@ -675,7 +675,7 @@ class Midrun:
     async def record_audit(self, entry: AuditEntry) -> None:
         """Append an action of a person to the audit log of the store.
 
-        If the store cannot be written, a warning is logged and the action goes on.
+        If the store cannot be written, a warning is logged and the action continues.
         """
         await store_audit(self.store, entry)
 

@@ -175,7 +175,7 @@ class RunService:
 
     def find_live_state(self, run: RunId) -> State | None:
         """Return the state of a run that is driven in this process; else None."""
-        return None if self.worker is None else self.worker.get_known_state(run)
+        return None if self.worker is None else self.worker.find_live_state(run)
 
     def wake_worker(self, run: RunId, state: State) -> None:
         """Tell the worker of this process that the journal of `run` has grown."""
@@ -212,6 +212,7 @@ class RunService:
                 refs = await anyio.to_thread.run_sync(list_refs, files)  # hashes all bytes
                 control, bodies = replace(control, files=refs), map_bodies(files)
             result = await append_input(self.store, state, control, self.now, bodies)
+            # If another process drives the run, the store notifies its worker.
             if result.entries:
                 self.wake_worker(run, result.after)
         return make_receipt(control, result)
@@ -236,7 +237,7 @@ class RunService:
         A repeat of a control that was applied stores nothing, and gets the first receipt.
 
         Raises:
-            FileRefused: They do not.
+            FileRefused: A quota leaves no room for them.
         """
         if self._quotas is None:
             return
@@ -251,7 +252,7 @@ class RunService:
         """Check that the quotas leave room for the files of a task, unless the run exists.
 
         Raises:
-            FileRefused: They do not.
+            FileRefused: A quota leaves no room for them.
         """
         if self._quotas is None:
             return

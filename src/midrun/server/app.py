@@ -159,7 +159,7 @@ class App:
         server.serve_caller = self._serve_caller
 
     def drain(self) -> None:
-        """Answer `/readyz` with 503, and go on serving all other requests.
+        """Answer `/readyz` with 503, and keep serving all other requests.
 
         `serve` calls this itself. Under another web server, call it when that server receives
         its signal to stop.
@@ -550,7 +550,7 @@ async def _send_headers_only(
         async def capture_start(message: Message) -> None:
             started.append(message)
             rest.cancel()
-            await checkpoint()  # raises the cancellation here, before the response goes on
+            await checkpoint()  # raises the cancellation here, before the response continues
 
         await response(scope, receive, capture_start)
     await send(started[0])

@@ -188,8 +188,8 @@ async def send_to_run(
         try:
             receipt = await _send_by_phase(context, run, state, message, options, by_words)
         except ControlRefused as refused:
-            # Between the read of the state and the control, another control came, or the run
-            # went on. Which control fits is decided again, on the newer state.
+            # The run has changed since its state was read. Choose the control again, for the
+            # newer state.
             if refused.reason != "stale_revision":
                 raise
             continue
@@ -305,8 +305,8 @@ async def _send_text(
         case Phase.PAUSED | Phase.FAILED:
             return await run.resume(text or None, files=files, **seen)
         case Phase.WAITING if text and _has_one_open_question(state, bool(files)):
-            # Not `seen`: the answer names its ask. If another person has answered it, this one
-            # is told, and the text is not used for something else.
+            # Without `seen`: the answer names its ask. If another person has answered that ask,
+            # this request is refused, and its text is not used for something else.
             ask = state.asks[state.open_asks[0] - 1]
             return await run.answer(text, ask=ask.id, files=files, **options)
         case Phase.WAITING | Phase.RUNNING | Phase.QUEUED | Phase.PAUSING if text:
@@ -433,9 +433,9 @@ class TokenUsage:
 class ReplyEnd(Struct, frozen=True):
     """Tells where a reply ends: at the first rest that is not before the state `newest`.
 
-    The request may have left the run at rest, as an answer to one of two questions does. Then
-    no later entry ends the reply. So it is followed at least up to the entry that was the
-    newest after the request, and from there until the run is in one of the phases `ends`.
+    A run may stay at rest after the request, for example after the answer to one of two
+    questions. Then no later entry ends the reply. So the reply includes all entries up to
+    `newest`, and ends with the first state from there on whose phase is one of `ends`.
     """
 
     newest: State
@@ -561,7 +561,7 @@ async def stop_after_grace(context: RequestContext, run: Run) -> None:
         state = await server.views.read_state(run.id)
     except StoreError:
         return  # after a disconnect no client is left to report it to
-    # A run that rests spends nothing. One that waits for a person must go on waiting: the
+    # A run that rests spends nothing. One that waits for a person must keep waiting: the
     # person may decide elsewhere.
     if state.phase not in RESTING_PHASES:
         await stop_quietly(run, context, server.bridges.on_disconnect, "its window was closed")

@@ -155,7 +155,7 @@ class BoundedListener(socket.socket):
 
         Raises:
             BlockingIOError: no connection is waiting, or the loop of calls has to end.
-            OSError: the process has no descriptor left. Asyncio logs it, and goes on to call
+            OSError: the process has no descriptor left. Asyncio logs it, and continues to call
                 this once for each place in the backlog; those calls raise `BlockingIOError`,
                 so that the error is logged once and not thousands of times.
         """

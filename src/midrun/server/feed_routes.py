@@ -1,8 +1,8 @@
 """Feeds over HTTP: the entries of one run, and the changes of all runs in a list.
 
-The entries of a run come in three forms, chosen by `Accept`: as server-sent events that go on
-with the run, as NDJSON up to now, or as one JSON page. A stream writes every entry after
-`after` once, in order, with the entry's seq as its SSE id. Deltas (live text) are written
+The entries of a run come in three forms, chosen by `Accept`: as server-sent events that
+continue with the run, as NDJSON up to now, or as one JSON page. A stream writes every entry
+after `after` once, in order, with the entry's seq as its SSE id. Deltas (live text) are written
 between entries and are never replayed.
 """
 
@@ -195,7 +195,7 @@ async def read_events(context: RequestContext) -> Response:
 #
 # The id of an event is the seq of its entry, and the journal keeps every entry. So a connection
 # needs nothing from the one before it, and may reach another server: the client names the last
-# id that it has got, and the stream goes on after that entry. Four cases need care.
+# id that it has got, and the stream continues after that entry. Four cases need care.
 #
 # - The run has ended, and the client has everything. An EventSource would reconnect for ever;
 #   the status 204 stops it.

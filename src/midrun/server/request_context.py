@@ -96,7 +96,7 @@ class ChatStreamCounter:
             self._ends.put(run, anyio.current_time())
 
     def get_end(self, run: RunId) -> float:
-        """Return when the newest stream of `run` has ended; 0 if that is long ago."""
+        """Return the time at which the newest stream of `run` ended; 0 if it is long ago."""
         return self._ends.get(run) or 0.0
 
     def has_stream(self, run: RunId) -> bool:

@@ -1,4 +1,4 @@
-"""Describe a run at rest for clients that show only text, with the way to go on."""
+"""Describe a run at rest for clients that show only text, with the way to continue."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ PARAGRAPH_BREAK: Final = "\n\n"
 
 
 def describe_rest(state: State, begins_at: Seq, base_url: str) -> str:
-    """Return the text after the last reply of the agent: artifacts, and the way to go on.
+    """Return the text after the last reply of the agent: artifacts, and the way to continue.
 
     The artifacts are those since the entry `begins_at`, as links below `base_url`. A completed
     run without one has no such text: "".

@@ -59,7 +59,7 @@ class Network(Struct, frozen=True, kw_only=True):
     `X-Forwarded-*` headers are trusted (by default those of loopback), and `root_path` is the
     prefix that the proxy removes.
 
-    On SIGTERM the server goes on serving for `drain_s` seconds, with `/readyz` at 503, so that
+    On SIGTERM the server keeps serving for `drain_s` seconds, with `/readyz` at 503, so that
     a load balancer can stop using it: by default 5 seconds beyond loopback, none on it. A
     second signal, or Ctrl-C, ends the drain at once.
     """

@@ -44,9 +44,9 @@ def find_audit_end(
 ) -> AuditEnd:
     """Return the end after which the next line is added; `last` is the last line.
 
-    It is the stored end, unless that was changed. Then the log goes on after the highest number
-    that is known, and one number is left out. The new end is valid again, so without the gap no
-    verification could find the change.
+    It is the stored end, unless that was changed. Then the log continues after the highest
+    number that is known, and one number is left out. The new end is valid again, so without the
+    gap no verification could find the change.
     """
     seal = chain.seal_audit_end(stored.number, stored.hash) if stored.number else b""
     if seal == stored.seal and (last is None or stored.number >= last[0]):

@@ -22,7 +22,7 @@ that have no outcome yet fail, and no others:
 
 - An `Exception` is their failure.
 - Any other exception (KeyboardInterrupt, say) interrupts the commit, which may have taken
-  effect. They fail with `StoreUnreachable`, and the exception goes on to the event loop. A new
+  effect. They fail with `StoreUnreachable`, and the exception reaches the event loop. A new
   committer takes the pending requests.
 - The event loop cancels all tasks when it shuts down, the committer and the callers alike. A
   caller may still write while it cleans up: a new committer takes such a request, too.

@@ -305,7 +305,7 @@ class MemoryStore(JournalStore):
             cost=sum(head.cost for head in recent_heads),
             tokens=sum(head.tokens for head in recent_heads),
             oldest_start=min((row.started_at for row in recent), default=None),
-            stored_bytes=sum(map(self._count_bytes, owned)) * sizes,
+            stored_bytes=sum(map(self._count_bytes, owned)) if sizes else 0,
         )
 
     async def count_runs_by_phase(self, tenant: str | None = None) -> Mapping[Phase, int]:

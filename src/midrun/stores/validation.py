@@ -128,7 +128,7 @@ def encode_first_head(head: Head, cipher: PayloadCipher, run: RunId) -> StoredHe
     """Encode the head of a new run for a store.
 
     Postgres cannot index more than about 2,700 bytes, so the names of a new run are bounded in
-    every store. A run that a store already has keeps its names and goes on.
+    every store. A run that a store already has keeps its names and continues.
 
     Raises:
         NotJson: a field cannot be stored.

@@ -119,7 +119,7 @@ class EngineSuite:
             there = await stays.get(run.id)
             assert (await there.until("completed")).output == "Done."
             kinds = [item.kind async for item in there.feed()]
-        # Leaving a process is not a pause: the run is handed over, and goes on by itself.
+        # Leaving a process is not a pause: the run is handed over, and continues by itself.
         assert "PauseRequested" not in kinds
         assert "LeaseReleased" in kinds
 

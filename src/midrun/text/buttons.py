@@ -248,12 +248,12 @@ def _count_noun(number: int, noun: str) -> str:
 
 
 def _build_redirect_button(state: State) -> Button:
-    hold = state.pause
+    pause = state.pause
     if state.phase is Phase.PAUSED and state.taken_over_by:
         text = "A person has taken over; hand back, with an instruction if you like."
         return Button(enabled=False, command="redirect", label="Redirect", consequence=text)
-    if state.phase is Phase.PAUSED and hold is not None and hold.cap_name:
-        button = _build_raise_cap_button(state, hold.cap_name)
+    if state.phase is Phase.PAUSED and pause is not None and pause.cap_name:
+        button = _build_raise_cap_button(state, pause.cap_name)
         drops = (
             ", drops the calls that are not made yet"
             if describe_unmade(state, quote_tool)

@@ -158,7 +158,7 @@ def _describe_pausing(state: State) -> StatusLine:
 
 
 def _describe_paused(state: State) -> StatusLine:
-    hold, note = state.pause, _describe_next(state)
+    pause, note = state.pause, _describe_next(state)
     unmade = describe_unmade(state, quote_tool)
     if state.taken_over_by:
         announcement = "Paused. A person has taken over."
@@ -169,17 +169,17 @@ def _describe_paused(state: State) -> StatusLine:
             note=note,
             announcement=announcement,
         )
-    if hold is not None and hold.cap_name:
-        name = CAP_NOUNS[hold.cap_name]
-        _, bound = measure_caps(state.stop, state.meter_with_time)[hold.cap_name]
-        word = f"Paused at the {name} cap ({bound / CAP_SCALES.get(hold.cap_name, 1):g})"
+    if pause is not None and pause.cap_name:
+        name = CAP_NOUNS[pause.cap_name]
+        _, bound = measure_caps(state.stop, state.meter_with_time)[pause.cap_name]
+        word = f"Paused at the {name} cap ({bound / CAP_SCALES.get(pause.cap_name, 1):g})"
         note = unmade or note
         return StatusLine(
             style="paused", word=word, note=note, announcement=f"Paused at the {name} cap."
         )
-    if hold is not None and hold.reason == "cap":
+    if pause is not None and pause.reason == "cap":
         announcement = "Paused by a stop condition."
-        stop = format_condition(hold.condition or str(state.stop))
+        stop = format_condition(pause.condition or str(state.stop))
         note = f"{stop}; {unmade}" if unmade else stop
         return StatusLine(
             style="paused", word=announcement.rstrip("."), note=note, announcement=announcement

@@ -103,7 +103,7 @@ class ExitReason(Enum):
     """The reason why the bar was left."""
 
     ENDED = auto()  # the run has ended
-    DETACHED = auto()  # the user detached; the run goes on
+    DETACHED = auto()  # the user detached; the run continues
     QUIT = auto()  # the user quit; the run is paused
 
 
@@ -252,7 +252,7 @@ class BarController:
         self.enqueue(lambda: self.run.cancel(undo=undo, actor=self.actor))
 
     def close_dialog(self) -> None:
-        """Close the dialog; a run that was paused for it goes on."""
+        """Close the dialog; a run that was paused for it continues."""
         held, self.has_hold, self._hold_seen = self.has_hold, False, False
         self._restore_mode()
         if held:
@@ -309,7 +309,7 @@ class BarController:
             self._leave(ExitReason.QUIT)
 
     def detach(self) -> None:
-        """Leave the bar; the run goes on."""
+        """Leave the bar; the run continues."""
         self._leave(ExitReason.DETACHED)
 
     def explain_leaving(self) -> None:

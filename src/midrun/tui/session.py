@@ -47,7 +47,7 @@ async def attend(
     """Show `run` with its bar on this terminal, and return the reason for leaving.
 
     If the terminal is closed, a run that is `driven_here` is paused, because its driver is
-    about to exit; other runs go on. `stderr_capture` collects the output of tool processes,
+    about to exit; other runs continue. `stderr_capture` collects the output of tool processes,
     which is printed above the bar. `hints` are used for commands in messages.
 
     Raises:

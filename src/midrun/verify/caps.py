@@ -103,7 +103,7 @@ class CapCheck(JournalCheck):
             self._check_cap(record, entry, "repeats", self._repeats)
 
     def reset_repeats(self, _: e.Record, __: e.RunResumed | e.PauseWithdrawn) -> None:
-        """Restart the count of repetitions, because an operator let the run go on."""
+        """Restart the count of repetitions, because an operator let the run continue."""
         self._last_tool_call, self._repeats = None, 0
 
     def _check_cap(self, record: e.Record, entry: e.CallStarted, name: str, used: int) -> None:

@@ -16,7 +16,7 @@ from midrun.verify.ledger import Ledger
 class LostWorkerCheck(JournalCheck):
     """Counts the workers that did not give their lease back."""
 
-    _lost_workers = 0  # since an operator last let the run go on
+    _lost_workers = 0  # since an operator last let the run continue
 
     def apply_lease_taken(self, *_: object) -> None:
         """Count a lost worker if the lease was taken while another one was held."""
@@ -25,7 +25,7 @@ class LostWorkerCheck(JournalCheck):
         self._lost_workers += self.ledger.has_lease
 
     def reset_lost_workers(self, *_: object) -> None:
-        """Restart the count, because an operator let the run go on."""
+        """Restart the count, because an operator let the run continue."""
         self._lost_workers = 0
 
     def check_run_failed(self, record: e.Record, entry: e.RunFailed) -> None:

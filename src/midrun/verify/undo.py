@@ -113,7 +113,7 @@ class UndoCheck(JournalCheck):
         if call.id in self._exempt_from_order:
             return
         if call.kind == "child" and (call.closed_unmade or self._is_given_up(call)):
-            return  # the run goes on without this child, which is ended at once, in any order
+            return  # the run continues without this child, which is ended at once, in any order
         if (
             self._last_cleaned is not None
             and self._last_cleaned[0] < call.ended_at < self._last_cleaned_at
@@ -128,7 +128,7 @@ class UndoCheck(JournalCheck):
         self._last_cleaned, self._last_cleaned_at = (call.ended_at, call), record.seq
 
     def _is_given_up(self, call: LedgerCall) -> bool:
-        """Tell whether the run goes on without the call: it was given up, not the run."""
+        """Tell whether the run continues without the call: it was given up, not the run."""
         return self.ledger.cancel_entry is None and call.stage in {"aborted", "unknown"}
 
     def apply_late_result(self, _: e.Record, entry: e.LateResult) -> None:

@@ -62,7 +62,7 @@ class Fleet:
     quotas: QuotaRules = NO_QUOTAS
 
     def make_quota_limiter(self, store: Store, clock: Clock) -> QuotaLimiter | None:
-        """Return the limiter that enforces `quotas` on the runs of `store`; None without."""
+        """Return the limiter that enforces `quotas` on runs of `store`; None without quotas."""
         return None if self.quotas == NO_QUOTAS else QuotaLimiter(store, self.quotas, clock)
 
     def __post_init__(self) -> None:

@@ -1,13 +1,13 @@
 """The local worker: drive the runs of one store in this process.
 
-Three sources lead to a run being started. The program itself: a run is started or resumed here
-(`handle_append`). The store's watch: another process has changed a run (`_handle_change`). And
-the *sweep*, once a second, which needs no notification: runs whose `wake_at` has passed, runs
-that are halted although their halt was removed, and drivable runs without a live holder,
-because their worker died or because a notification was lost. The sweep makes all other paths
-optional; they only make the worker faster. One of them is `_free_leases_of_dead`: it frees the
-leases of workers of this host whose processes are gone, and starts a sweep. A parent that waits
-for its child needs no driver; `_check_asking_parents` finds one whose child goes on already.
+A worker learns of a run in three ways. This process has appended to its journal
+(`handle_append`). The store reports the append of another process (`_handle_change`). Or the
+*sweep* finds the run, once a second and without any notification: its `wake_at` has passed, its
+halt was removed, or it has no live holder, because its worker died or because a notification
+was lost. The sweep would be enough; the other ways only make the worker faster.
+`_free_leases_of_dead` does that, too: it frees the leases of workers of this host whose
+processes are gone, and starts a sweep. A parent that waits for its child has no driver:
+`_check_asking_parents` finds the parents that wait although their child has continued.
 
 Every path ends in `start_loop`, which starts one task per run. The task takes the lease in the
 store and drives the run to its rest. Several workers may try the same run at once: taking the
@@ -33,6 +33,7 @@ from midrun.agents.agent import Agent
 from midrun.core.controls import Lift
 from midrun.core.driver_inputs import Wake
 from midrun.core.ids import SEQ_ZERO, RunId, Seq
+from midrun.core.lru import LruDict
 from midrun.core.run_head import Head, build_head
 from midrun.core.state import State
 from midrun.core.values import DRIVABLE_PHASES, Actor, Phase
@@ -107,6 +108,9 @@ CHILDREN_CHECK_S: Final = 30.0
 SWEEP_MAX_RUNS: Final = 256
 """The most runs that one query of a sweep returns."""
 
+SNAPSHOTS_MAX_REMEMBERED: Final = 4096
+"""The runs whose newest snapshot a worker remembers."""
+
 SHUTDOWN_MAX_S: Final = 15.0
 """The longest time a shutdown waits for the runs, beyond the grace of their calls."""
 
@@ -152,6 +156,9 @@ class LocalWorker:
         # Runs that a store error interrupted. Their lease may still belong to this process, so
         # `list_drivable` does not list them while it is alive; the sweep tries them once more.
         self._runs_to_recheck: set[RunId] = set()
+        # The seqs of the newest snapshots of runs that were driven here. A control of this
+        # process brings the state of its run along, so that the snapshot is not read again.
+        self._snapshot_seqs: LruDict[RunId, Seq] = LruDict(max_items=SNAPSHOTS_MAX_REMEMBERED)
         self._uncovered_runs: set[RunId] = set()  # see `_lift_uncovered_runs`
         # Runs that cannot be driven, with the seq at which that was found. They are tried
         # again when their journal grows beyond it.
@@ -284,7 +291,7 @@ class LocalWorker:
             while run in self._active_runs:
                 await wakeup.wait()
 
-    def get_known_state(self, run: RunId) -> State | None:
+    def find_live_state(self, run: RunId) -> State | None:
         """Return the state that the loop of `run` has in this process, if any."""
         run_loop = self._run_loops.get(run)
         return None if run_loop is None else run_loop.state
@@ -311,7 +318,7 @@ class LocalWorker:
                 await run_loop.run()
                 await self._check_children(run_loop.state)
             if not self._shutting_down:
-                self._look_again(run)
+                self._recheck_run(run)
         # No further entry can repair this journal: the run is left alone for good.
         except JournalUnreadable as error:
             self._undrivable_runs[run] = BEYOND_EVERY_SEQ
@@ -333,11 +340,11 @@ class LocalWorker:
             # A bug that one run triggers must not end the other runs of this process. The run
             # is tried again when its journal grows: a person may cancel it, say.
             self._undrivable_runs[run] = (
-                state.seq if (state := self.get_known_state(run)) else SEQ_ZERO
+                state.seq if (state := self.find_live_state(run)) else SEQ_ZERO
             )
             log.exception("Cannot drive run %s until its journal grows", run)
         finally:
-            self._run_loops.pop(run, None)
+            self._remove_loop(run)
             self._active_runs.discard(run)
             # A place has become free. Runs that were held back by the limit are found by the
             # sweep; without this they would wait for up to a second.
@@ -348,10 +355,16 @@ class LocalWorker:
             if self._shutting_down and not self._active_runs:
                 self._all_runs_ended.set()
 
-    def _look_again(self, run: RunId) -> None:
+    def _remove_loop(self, run: RunId) -> None:
+        """Remove the loop of a run; remember where the newest snapshot of the run is."""
+        run_loop = self._run_loops.pop(run, None)
+        if run_loop is not None:
+            self._snapshot_seqs.put(run, run_loop.snapshot_seq)
+
+    def _recheck_run(self, run: RunId) -> None:
         """Look again at a run whose loop has ended, if that may be necessary.
 
-        It may need a driver once more, or its parent must learn of its rest.
+        It may need a loop again, or its parent has to be told that it rests.
         """
         run_loop = self._run_loops.get(run)
         # A control may have woken the run while its loop was ending. No other process looks at
@@ -366,9 +379,10 @@ class LocalWorker:
 
     async def _create_loop(self, run: RunId, state: State | None) -> RunLoop | None:
         """Return the loop of `run`; None if it cannot be driven here now."""
-        snapshot_seq = SEQ_ZERO
         if state is None:
             state, snapshot_seq = await load_run_to_drive(self._store, run)
+        else:
+            snapshot_seq = self._snapshot_seqs.get(run, SEQ_ZERO)
         agent = self._agents.get(state.run_started.agent)
         if agent is None or self._limiter.has_version_mismatch(state, agent):
             return None
@@ -624,7 +638,7 @@ class LocalWorker:
     async def _shut_down(self) -> None:
         """Stand down from every run.
 
-        This is not a pause: the runs go on elsewhere.
+        This is not a pause: the runs continue elsewhere.
         """
         self._shutting_down = True
         for run_loop in tuple(self._run_loops.values()):

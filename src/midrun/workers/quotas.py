@@ -8,13 +8,13 @@ The store counts the runs, so a quota holds for all processes that share it.
   reached, the run loop tells its session, and the run pauses in place of the call, as at a cap.
 - Files and artifacts are compared with `stored_bytes` before they are stored.
 
-Between a comparison and its write other runs go on, so cost, tokens and bytes may exceed their
-bounds: by the calls in flight and the files under way at that moment, and by those of the short
-time for which a slow measurement is used again.
+Between a comparison and its write other runs continue, so cost, tokens and bytes may exceed
+their bounds: by the calls in flight and the files under way at that moment, and by those of the
+short time for which a slow measurement is used again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil
 from typing import Final, Literal
 
@@ -108,14 +108,20 @@ class UsedQuota(Value, kw_only=True):
         return self.used >= self.limit
 
     @property
-    def whose(self) -> str:
+    def owner_label(self) -> str:
         """The user or the tenant, for people."""
         return f"{self.scope} {self.name}" if self.name else f"the default {self.scope}"
 
     def describe(self) -> str:
         """Return the quota, its bound, its value and advice, as two sentences."""
-        text = f"the quota of {self.whose} is used up, {self.quota} is at {self.used:g} of"
-        return f"{text} {self.limit:g}. {ADVICE[self.quota]} An operator can raise the quota."
+        return f"{self.describe_use()}. {ADVICE[self.quota]} An operator can raise the quota."
+
+    def describe_use(self) -> str:
+        """Return the quota, its value and its bound, without a full stop."""
+        # Not `:g`, which writes a million tokens as 1e+06.
+        used, limit = (f"{amount:.15g}" for amount in (self.used, self.limit))
+        where = f"the quota of {self.owner_label} is used up"
+        return f"{where}, {self.quota} is at {used} of {limit}"
 
 
 def list_used(
@@ -165,13 +171,13 @@ NO_QUOTAS: Final = QuotaRules()
 SPEND_QUOTAS: Final = ("cost_per_day", "tokens_per_day")
 
 QUICK_MEASURE_S: Final = 0.005
-"""Seconds of a measurement that is not worth keeping."""
+"""A measurement that takes no more seconds than this is not used again."""
 
 MEASURE_COST_SHARE: Final = 0.05
 """The share of the time that a process spends on slow measurements of one user or tenant."""
 
 MEASURE_KEPT_MAX_S: Final = 60.0
-"""The longest time for which a measurement is used again, also after a store that hung."""
+"""The longest time for which a measurement is used again, however slow the store was."""
 
 
 @dataclass(slots=True)
@@ -179,10 +185,9 @@ class _Measured:
     """A usage, and what runs of this process have added to it since it was measured."""
 
     usage: OwnerUsage
+    since: Micros  # the cost and the tokens are those of runs that were started from here on
     until: float  # by the clock of AnyIO
-    latest: dict[RunId, Spend] = field(default_factory=dict)  # the spend of these runs
-    added_cost: int = 0
-    added_tokens: int = 0
+    added: Spend = NO_SPEND
     added_bytes: int = 0
 
 
@@ -208,28 +213,32 @@ class QuotaLimiter:
             if quota.cost_per_day is None and quota.tokens_per_day is None:
                 continue
             started_at = await self._find_start(before.run)
-            # From here on there is no other `await`: what is added belongs to this measurement.
             measured = await self._measure(started.tenant, name, scope, sizes=False)
-            previous = measured.latest.get(before.run)
-            if previous is None:
-                # The store has the run with its spend at `before`. A run that was started more
-                # than a day ago is not in the usage: it counts with all its spend, or a run
-                # that never ends would never be bounded.
-                is_counted = started_at >= self._clock() - DAY_MICROS
-                previous = before.meter.spent if is_counted else NO_SPEND
-            measured.latest[before.run] = spent
-            measured.added_cost += spent.cost - previous.cost
-            measured.added_tokens += spent.tokens - previous.tokens
+            # The usage has the run with its spend at `before`. A run that was started more than
+            # a day ago is not in the usage: it is compared with all its spend, or a run that
+            # never ends would never be bounded.
+            known = before.meter.spent if started_at >= measured.since else NO_SPEND
+            usage, more = measured.usage, measured.added.plus(spent).minus(known)
             usage = replace(
-                measured.usage,
-                cost=measured.usage.cost + measured.added_cost,
-                tokens=measured.usage.tokens + measured.added_tokens,
+                usage, cost=usage.cost + more.cost, tokens=usage.tokens + more.tokens
             )
             for each in list_used(scope, name, quota, usage):
                 if each.quota in SPEND_QUOTAS and each.is_used_up:
-                    used = f"{each.quota} is at {each.used:g} of {each.limit:g}"
-                    return f"the quota of {each.whose} is used up, {used}"
+                    return each.describe_use()
         return ""
+
+    def add_spend(self, before: State, after: State) -> None:
+        """Add the spend of an append to the measurements that are used again."""
+        started, old, new = before.run_started, before.meter.spent, after.meter.spent
+        if new == old:
+            return
+        for scope, name, _ in self._list_scopes(started):
+            measured = self._measured.get(_make_key(started.tenant, name, scope, sizes=False))
+            if measured is None:
+                continue
+            # The start is known since the call was compared, unless there are too many runs.
+            if self._starts.get(before.run, measured.since) >= measured.since:
+                measured.added = measured.added.plus(new.minus(old))
 
     async def find_storage_problem(self, started: RunStarted, files: Sequence[File]) -> str:
         """Say which quota leaves no room for `files` of this run; "" if they fit."""
@@ -241,9 +250,9 @@ class QuotaLimiter:
             found = await self._measure(started.tenant, name, scope, sizes=True)
             used, most = found.usage.stored_bytes + found.added_bytes, quota.stored_bytes
             if used + size > most:
-                whose = f"{scope} {name}" if name else f"the default {scope}"
+                owner = f"{scope} {name}" if name else f"the default {scope}"
                 return (
-                    f"Cannot take the file “{files[-1].name}”: the quota of {whose} has no room"
+                    f"Cannot take the file “{files[-1].name}”: the quota of {owner} has no room"
                     f" for {size} bytes, stored_bytes is at {used} of {most}. "
                     f"{ADVICE['stored_bytes']} An operator can raise the quota."
                 )
@@ -272,11 +281,10 @@ class QuotaLimiter:
         self, tenant: str, name: str, scope: QuotaScope, *, sizes: bool
     ) -> _Measured:
         """Return the usage of a user or a tenant; a slow measurement is used again."""
-        owner = name if scope == "user" else ""
-        key = (tenant, owner, sizes)
+        key = _make_key(tenant, name, scope, sizes=sizes)
         # One at a time: a thousand runs that ask at once share one slow measurement. Runs of
-        # others do not wait for it. A lock that the cache has dropped is only missed: then two
-        # tasks measure at the same time.
+        # others do not wait for it. If the cache has dropped a lock that is in use, two tasks
+        # measure at the same time, which costs time only.
         lock = self._locks.get(key)
         if lock is None:
             self._locks.put(key, lock := anyio.Lock())
@@ -285,15 +293,22 @@ class QuotaLimiter:
             found = self._measured.get(key)
             if found is not None and found.until > began:
                 return found
-            usage = await self._store.get_usage(
-                owner, since=Micros(self._clock() - DAY_MICROS), sizes=sizes, tenant=tenant
-            )
+            since = Micros(self._clock() - DAY_MICROS)
+            usage = await self._store.get_usage(key[1], since=since, sizes=sizes, tenant=tenant)
             ended = anyio.current_time()
             took = ended - began
             kept_s = min(took / MEASURE_COST_SHARE, MEASURE_KEPT_MAX_S)
-            found = _Measured(usage, ended + kept_s if took > QUICK_MEASURE_S else ended)
+            until = ended + kept_s if took > QUICK_MEASURE_S else ended
+            found = _Measured(usage, since, until)
             self._measured.put(key, found)
             return found
+
+
+def _make_key(
+    tenant: str, name: str, scope: QuotaScope, *, sizes: bool
+) -> tuple[str, str, bool]:
+    """Return the key of a measurement: the tenant, the owner or "", and its kind."""
+    return tenant, name if scope == "user" else "", sizes
 
 
 QUOTA_NAMES: Final = tuple(field.name for field in fields(Quota))

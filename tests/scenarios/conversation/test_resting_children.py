@@ -19,7 +19,7 @@ from midrun.core.entries import (
 from midrun.driver import child_runs
 from midrun.driver.child_runs import update_parent
 from midrun.models import Use
-from midrun.stops import MaxSteps
+from midrun.stops import MaxSteps, MaxToolCalls
 from midrun.workers import local
 from tests.scenarios.conversation.toolkit import (
     OPERATOR,
@@ -124,6 +124,23 @@ async def test_only_an_operator_raises_the_cap_of_a_child_by_an_answer(
     assert (await child.view()).caps[0].cap == 1
     await run.answer({"steps": 5}, actor=OPERATOR)
     await run.until("completed")
+
+
+async def test_a_child_at_its_cap_asks_although_its_parent_was_paused_meanwhile(
+    opened: OpenMidrun,
+) -> None:
+    """The pause of the parent stops the calls in flight, but a resume raises no cap."""
+    toolkit = ApprovalToolkit()
+    turns = ([Use("slow", name="x"), Use("quick", name="y")], "Found.")
+    midrun, run, child = await start_parent_and_child(
+        opened, toolkit, *turns, stop=MaxToolCalls(1)
+    )
+    await child.until("pausing")
+    await run.pause(now=True)
+    await run.until("paused")
+    await run.resume()
+    ask = await wait_for_ask(midrun, run)
+    assert f"Child {child.id} is paused at its" in ask.question
 
 
 async def test_a_user_cannot_raise_the_cap_of_a_paused_child_by_an_answer(

@@ -93,13 +93,13 @@ class RunLoop:
 
     def fence(self) -> None:
         """Stop at once, because the lease may be lost."""
-        self.session.notice(LeaseLost())
+        self.session.take_notice(LeaseLost())
         self.dispatcher.close()
         self.wake()
 
     def stand_down(self) -> None:
         """Give the run back soon."""
-        self.session.notice(StandDownRequested(reason="shutdown"))
+        self.session.take_notice(StandDownRequested(reason="shutdown"))
         self.wake()
 
     def _deliver_notices(self) -> Steps:
@@ -111,12 +111,12 @@ class RunLoop:
                 return
             if self._announced_seq < self.journal.state.seq:
                 self._announced_seq = self.journal.state.seq
-                if self.session.notice(JournalGrew(seq=self._announced_seq)):
+                if self.session.take_notice(JournalGrew(seq=self._announced_seq)):
                     self.wake()
             if self._announced_halt_changes != self.journal.halt_changes:
                 self._announced_halt_changes = self.journal.halt_changes
                 if scopes := self.journal.halt_scopes:
-                    self.session.notice(HaltSet(halt=_make_halt(scopes[0])))
+                    self.session.take_notice(HaltSet(halt=_make_halt(scopes[0])))
                     self.wake()
 
     def _has_notice(self) -> bool:
@@ -137,7 +137,7 @@ class RunLoop:
             step = self.session.receive(result, self.env.now)
             self.journal.check_session_state(self.session.state)
             self._check_rest(step)
-            self._do_work(step)
+            self._start_and_stop_calls(step)
             match step.operation:
                 case ReadJournal():
                     result = yield from self._read(step.operation)
@@ -182,7 +182,7 @@ class RunLoop:
             unjournaled_work=bool(self.dispatcher.hooks),
         )
 
-    def _do_work(self, step: Step) -> None:
+    def _start_and_stop_calls(self, step: Step) -> None:
         dispatcher = self.dispatcher
         if step.is_leaving:
             dispatcher.begin_shutdown()

@@ -118,53 +118,118 @@ def test_every_mounted_file_exists_and_every_config_is_valid() -> None:
             msgspec.yaml.decode(COMPOSE.configs[config["source"]].content)
 
 
+class ComposeFolder:
+    """Runs the commands of the guide in a copy of `deploy/`; this class stands for Docker.
+
+    A service is a process of this machine. Its paths in the container become paths in the
+    folder, its ports become free ones, and the service `db` is the Postgres of the tests.
+    """
+
+    def __init__(self, folder: Path, store: str) -> None:
+        self.folder = shutil.copytree(DEPLOY, folder / "deploy")
+        self.store = store
+        self.token = ""
+        self.up = False
+        self._paths = {"/run/secrets": f"{self.folder}/secrets"}
+        for mount in COMPOSE.services["serve"].volumes:
+            source, target = mount.split(":")[:2]
+            self._paths[target] = str(self.folder / source)
+        (self.folder / "users").mkdir()
+        settings = self.folder / "midrun.toml"
+        settings.write_text(self._move(settings.read_text()))
+
+    def _move(self, text: str) -> str:
+        for inside, outside in self._paths.items():
+            text = text.replace(inside, outside)
+        return text
+
+    def run_line(self, line: str) -> None:
+        """Run a line of the guide: `docker compose` here, anything else in a shell."""
+        line = re.sub(r"\s+#\s.*$", "", line)
+        match shlex.split(line):
+            case ["docker", "compose", "build"]:
+                pass  # a test of the image does it
+            case ["docker", "compose", "run", "--rm", "--no-deps", service, *words]:
+                done = self.open_shell(service).run(*words)
+                assert done.code == 0, done.err
+                self.token = done.out.strip()
+            case ["docker", "compose", "up", "--detach"]:
+                self.up = True
+            case _:
+                shell = ["bash", "-euc", line]
+                subprocess.run(shell, cwd=self.folder, check=True)  # noqa: S603 - our guide
+
+    def open_shell(self, service: str) -> ProcessRunner:
+        """Return a shell with the environment of a service."""
+        variables = dict(
+            line.split("=", 1) for line in (self.folder / ".env").read_text().splitlines()
+        )
+        environment = {
+            name: self._move(
+                re.sub(r"\$\{(\w+)[^}]*\}", lambda m: variables.get(m[1], ""), value)
+            )
+            for name, value in COMPOSE.services[service].environment.items()
+        }
+        password = variables["DB_PASSWORD"]
+        assert environment["MIDRUN_STORE"] == f"postgresql://midrun:{password}@db/midrun"
+        environment["MIDRUN_STORE"] = self.store
+        shell = ProcessRunner(self.folder, **environment, MIDRUN_PORT="0")
+        shell.env["MIDRUN_METRICS"] = "0.0.0.0:0"
+        del shell.env["MIDRUN_ACTOR"]
+        return shell
+
+    def list_words(self, service: str) -> list[str]:
+        """Return the command of a service, with the path of its app in the folder."""
+        words = COMPOSE.services[service].command
+        return [words[0], *(self._move(f"/app/{word}") for word in words[1:])]
+
+
+def read_guide(page: str, first: str) -> list[str]:
+    """Return the lines of the `sh` block of a guide that begins with the word `first`."""
+    text = (ROOT / "docs" / "guides" / page).read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (block,) = [block for block in blocks if block.startswith(f"{first} ")]
+    return str(block).replace("\\\n", " ").splitlines()
+
+
 @pytest.mark.slow
-def test_the_commands_of_compose_serve_a_run_that_the_worker_drives(
+def test_the_commands_of_the_guide_for_compose_serve_a_run_that_the_worker_drives(
     tmp_path: Path, postgres: Postgres
 ) -> None:
-    """With the same settings file, the same app and a real Postgres, in a plain folder."""
-    (tmp_path / "metrics_token").write_text("the-token-of-prometheus")
-    serve, worker = COMPOSE.services["serve"], COMPOSE.services["worker"]
-    shutil.copy(DEPLOY / "app.py", tmp_path)
-    shell = ProcessRunner(
-        tmp_path,
-        MIDRUN_CONFIG=str(DEPLOY / "midrun.toml"),
-        MIDRUN_STORE=postgres.url(),
-        MIDRUN_USERS_FILE=str(tmp_path / "users.json"),
-        MIDRUN_METRICS_TOKEN_FILE=str(tmp_path / "metrics_token"),
-        MIDRUN_METRICS="0.0.0.0:0",
-        MIDRUN_PORT="0",
-    )
-    del shell.env["MIDRUN_ACTOR"]
-    checked = shell.run("config", "check", "serve")
-    assert "Cannot read it" in checked.err  # there is no user yet
-    token = shell.run("users", "add", "ada", "--role", "operator").out.strip()
+    """With its settings file, its app, its environment and a real Postgres."""
+    compose = ComposeFolder(tmp_path, postgres.url())
+    for line in read_guide("deploy.md", "mkdir"):
+        compose.run_line(line)
+    assert compose.up
     for service in ("serve", "worker"):
-        assert shell.run("config", "check", service).code == 0
-    app = [str(tmp_path / word) if word == "app.py" else word for word in serve.command]
-    with shell.start(*app) as server:
-        # The first address is that of the metrics.
-        port = re.sub(r".*:(\d+)$", r"\1", read_until_address(server))
-        url = f"http://localhost:{port}"
-        with httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}) as web:
-            run = web.post("/v1/runs", json={"agent": "clerk", "input": "Sort"}).json()
-            words = [str(tmp_path / w) if w == "app.py" else w for w in worker.command]
-            with shell.start(*words) as worker_process:
-                path = f"/v1/runs/{run['run_id']}?until=terminal"
-                while True:
-                    view = web.get(path, headers={"Prefer": "wait=20"}, timeout=60).json()
-                    if view["phase"] == "completed":
-                        break
-                worker_process.terminate()
-        assert serve.healthcheck is not None
-        probe = [word.replace("8700", port) for word in serve.healthcheck.test[1:]]
+        assert compose.open_shell(service).run("config", "check", service).code == 0
+    shell = compose.open_shell("serve")
+    with shell.start(*compose.list_words("serve")) as server:
+        url = read_until_address(server).replace("0.0.0.0", "localhost")  # noqa: S104 - its own text
+        with compose.open_shell("worker").start(*compose.list_words("worker")) as worker:
+            assert start_run(url, compose.token) == "Sorted."
+            worker.terminate()
+        healthcheck = COMPOSE.services["serve"].healthcheck
+        assert healthcheck is not None
+        port = url.rpartition(":")[2]
+        probe = [word.replace("8700", port) for word in healthcheck.test[1:]]
         assert subprocess.run(probe, env=shell.env, check=False).returncode == 0  # noqa: S603 - our file
         server.terminate()
-    assert view["output"] == "Sorted."
+
+
+def start_run(url: str, token: str) -> str:
+    """Start a run of `clerk` at a server, and return its output."""
+    headers = {"Authorization": f"Bearer {token}", "Prefer": "wait=20"}
+    with httpx2.Client(base_url=url, headers=headers, timeout=60) as web:
+        run = web.post("/v1/runs", json={"agent": "clerk", "input": "Sort"}).json()
+        while True:
+            view = web.get(f"/v1/runs/{run['run_id']}?until=terminal").json()
+            if view["phase"] == "completed":
+                return str(view["output"])
 
 
 def read_until_address(server: "subprocess.Popen[str]") -> str:
-    """Return the address of the page, which has no path."""
+    """Return the address of the page, which has no path; that of the metrics comes first."""
     while (line := read_until(server, "http://").strip()).endswith("/metrics"):
         pass
     return line
@@ -199,6 +264,106 @@ def test_systemd_accepts_each_unit(unit: Path, tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
+class SystemdRoot:
+    """Runs the commands of the guide with a folder in place of the root of a machine.
+
+    Scripts stand for the programs that would change the machine: accounts are not made, `pip`
+    links the `midrun` of the tests, and `systemctl` starts nothing. The test does that.
+    """
+
+    SCRIPTS: Final = {
+        "useradd": "",
+        "python3": 'mkdir --parents "$3/bin" && cp "$STAND_INS/pip" "$3/bin/pip"',
+        "pip": 'ln --symbolic "$MIDRUN" "$(dirname "$0")/midrun"',
+        "runuser": 'test "$1 $3" = "--user --" && exec "${@:4}"',
+        "systemctl": 'echo "$@" >> "$STAND_INS/units"',
+    }
+
+    def __init__(self, folder: Path, store: str) -> None:
+        self.folder, self.store = folder, store
+        shutil.copytree(DEPLOY, folder / "clone" / "deploy")
+        self.stand_ins = folder / "stand-ins"
+        for path in (self.stand_ins, folder / "etc" / "systemd" / "system"):
+            path.mkdir(parents=True)
+        for name, text in self.SCRIPTS.items():
+            (self.stand_ins / name).write_text(f"#!/bin/bash\n{text}\n")
+            (self.stand_ins / name).chmod(0o755)
+
+    def move(self, text: str) -> str:
+        """Return a text whose absolute paths are in the folder."""
+        return re.sub(r"(?<![\w./])/(opt|etc|var)/", rf"{self.folder}/\1/", text)
+
+    def run(self, lines: list[str]) -> str:
+        """Run lines of the guide; return their output."""
+        text = re.sub(r"--owner \S+ ", "", "\n".join(lines))
+        assert ("PASSWORD" in text) == ("MIDRUN_STORE=" in text)
+        text = re.sub(r"postgresql://midrun:PASSWORD@[^\"]*", self.store, text)
+        done = subprocess.run(  # noqa: S603 - our guide
+            ["bash", "-euc", self.move(text)],  # noqa: S607 - any bash
+            cwd=self.folder / "clone",
+            env={
+                "PATH": f"{self.stand_ins}:{PATH}",
+                "STAND_INS": str(self.stand_ins),
+                "MIDRUN": str(PROGRAMS / "midrun"),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def list_commands(self, unit: str) -> list[list[str]]:
+        """Return the commands of an installed unit, in their order."""
+        text = self.move((self.folder / "etc/systemd/system" / f"{unit}.service").read_text())
+        found = re.findall(r"^ExecStart(?:Pre)?=(.*)$", text, re.MULTILINE)
+        return [shlex.split(command) for command in found]
+
+    def read_environment(self, unit: str) -> EnvironmentMap:
+        """Return the environment of a unit: that of its file, and free ports."""
+        text = self.move((self.folder / "etc/systemd/system" / f"{unit}.service").read_text())
+        (file,) = re.findall(r"^EnvironmentFile=(.*)$", text, re.MULTILINE)
+        assert Path(file).stat().st_mode & 0o777 == 0o600
+        lines = Path(file).read_text().splitlines()
+        free = {"MIDRUN_PORT": "0", "MIDRUN_METRICS": "127.0.0.1:0"}
+        return {"PATH": PATH, **free, **dict(line.split("=", 1) for line in lines)}
+
+
+def read_systemd_settings() -> str:
+    """Return the settings file that the guide has for systemd."""
+    guide = (ROOT / "docs" / "guides" / "deploy.md").read_text()
+    (found,) = re.findall(r"(?ms)^```text\n(\[serve\].*?)^```", guide)
+    return str(found)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_guide_for_systemd_serve_a_run_that_the_worker_drives(
+    tmp_path: Path, postgres: Postgres
+) -> None:
+    """With its settings file, its units, their environment files and a real Postgres."""
+    machine = SystemdRoot(tmp_path, postgres.url())
+    machine.run(read_guide("deploy.md", "useradd"))
+    settings = machine.move(read_systemd_settings())
+    (tmp_path / "etc/midrun/midrun.toml").write_text(settings)
+    token = machine.run(read_guide("deploy.md", "runuser")).strip()
+    *_, enable = (machine.stand_ins / "units").read_text().splitlines()
+    started: list[subprocess.Popen[str]] = []
+    for unit in enable.removeprefix("enable --now ").split():
+        check, start = machine.list_commands(unit)
+        environment = machine.read_environment(unit)
+        subprocess.run(check, env=environment, check=True, capture_output=True)  # noqa: S603 - our file
+        started.append(
+            subprocess.Popen(start, env=environment, stdout=subprocess.PIPE, text=True)  # noqa: S603 - our file
+        )
+    try:
+        assert start_run(read_until_address(started[0]), token) == "Sorted."
+    finally:
+        for process in started:
+            process.terminate()
+            process.communicate()
+    assert [process.returncode for process in started] == [0, 0]
+
+
 # ── Kubernetes ───────────────────────────────────────────────────────────────
 
 
@@ -213,6 +378,7 @@ class Container(msgspec.Struct, rename="camel"):
     env: list[dict[str, object]]
     security_context: SecurityContext
     volume_mounts: list[dict[str, str]]
+    ports: list[dict[str, str | int]]
     liveness_probe: dict[str, dict[str, str]] | None = None
     readiness_probe: dict[str, object] | None = None
 
@@ -273,6 +439,7 @@ def test_pods_are_locked_down_and_their_commands_exist() -> None:
     for pod in pods:
         (container,) = pod.containers
         accept_command(container.args)
+        assert {"name": "metrics", "containerPort": 9464} in container.ports
         assert pod.security_context.run_as_non_root
         assert not pod.enable_service_links
         assert not pod.automount_service_account_token
@@ -293,8 +460,7 @@ def test_the_settings_of_the_config_map_are_valid(
 ) -> None:
     """And those for systemd in the guide."""
     config = tmp_path / "midrun.toml"
-    guide = (ROOT / "docs" / "guides" / "deploy.md").read_text()
-    (for_systemd,) = re.findall(r"(?ms)^```text\n(\[serve\].*?)^```", guide)
+    for_systemd = read_systemd_settings()
     midrun = CommandRunner(capsys)
     users = str(tmp_path / "users.json")
     assert midrun("users", "add", "ada", "--users-file", users).code == 0
@@ -302,6 +468,7 @@ def test_the_settings_of_the_config_map_are_valid(
         config.write_text(text)
         for service in ("serve", "worker"):
             monkeypatch.setenv("MIDRUN_USERS_FILE", users)  # a command removes it
+            monkeypatch.setenv("MIDRUN_METRICS_TOKEN", "the-token-of-prometheus")
             shown = midrun("config", "check", service, "--config", str(config))
             assert shown.code == 0, shown.err
 
@@ -339,6 +506,18 @@ def test_the_image_has_the_tested_versions() -> None:
     assert len(pins) > 100
     assert all(re.fullmatch(r"[A-Za-z0-9_.-]+==[A-Za-z0-9_.+!-]+", pin) for pin in pins)
     assert any(pin.startswith("starlette==") for pin in pins)
+
+
+def test_ci_builds_the_image_and_runs_the_lines_of_the_guide() -> None:
+    """Where a container runtime is available: `make compose` takes the block from the page."""
+    workflow = (ROOT / ".github" / "workflows" / "full.yml").read_text()
+    assert "run: make image\n" in workflow
+    assert "run: make compose\n" in workflow
+    makefile = (ROOT / "Makefile").read_text()
+    (sed,) = re.findall(r"^\tcd deploy && (sed .*) \| bash -eux$", makefile, re.MULTILINE)
+    command = ["bash", "-euc", sed]
+    found = subprocess.run(command, cwd=DEPLOY, capture_output=True, text=True, check=True)  # noqa: S603 - our file
+    assert found.stdout.splitlines() == read_guide("deploy.md", "mkdir")
 
 
 class DockerStep(NamedTuple):

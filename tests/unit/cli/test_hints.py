@@ -12,7 +12,9 @@ import pytest
 from midrun import Midrun
 from midrun.cli import hints
 from midrun.cli.hints import format_refusal, next_step
+from midrun.cli.inspect_commands import _format_no_runs
 from midrun.cli.parser import build_parser
+from midrun.cli.settings import resolve_settings
 from midrun.core.controls import Control
 from midrun.core.transitions import GUARD_REFUSALS
 from midrun.errors import ControlRefused
@@ -34,6 +36,21 @@ async def _release_leases(store: str) -> str:
             await midrun.store.release_leases(holder)
         (row,) = (await midrun.store.list_runs(RunQuery())).items
         return row.run
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--url", "http://127.0.0.1:1"], 'start one: midrun run AGENT "the task" --url http'),
+        (["--store", "sqlite:///a.db"], 'start one: midrun run app.py "the task" --store'),
+        (["--tenant", "acme"], "no matching runs; list all: midrun ls"),
+    ],
+)
+def test_an_empty_list_says_how_to_start_a_run(words: list[str], hint: str) -> None:
+    """At a server, `run` takes the name of an agent."""
+    args = build_parser().parse_args(["ls", *words])
+    resolve_settings(args)
+    assert hint in _format_no_runs(args)
 
 
 @pytest.mark.slow

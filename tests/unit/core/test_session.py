@@ -185,7 +185,7 @@ def test_a_session_ends_when_the_run_has_ended() -> None:
 def test_a_control_that_came_first_is_read_before_anything_is_decided() -> None:
     shell = Shell()
     shell.take_lease()
-    assert shell.session.notice(JournalGrew(seq=shell.send(Pause())))
+    assert shell.session.take_notice(JournalGrew(seq=shell.send(Pause())))
     step = shell.read(shell.ready(shell.reply(MAIL)).operation)
     assert step.has_changed
     assert step.operation == Proceed()
@@ -211,7 +211,7 @@ def test_the_announcement_of_our_own_append_ends_no_wait() -> None:
     shell = Shell()
     operation = shell.ready().operation
     shell.write(operation)
-    assert not shell.session.notice(JournalGrew(seq=shell.journal.state.seq))
+    assert not shell.session.take_notice(JournalGrew(seq=shell.journal.state.seq))
 
 
 def test_the_announcement_of_an_entry_that_was_read_ends_no_wait() -> None:
@@ -221,15 +221,15 @@ def test_the_announcement_of_an_entry_that_was_read_ends_no_wait() -> None:
     seq = shell.send(Pause())
     shell.session.receive(NotAppended(reason="conflict"), shell.now)
     shell.read(shell.ready(shell.reply(MAIL)).operation)
-    assert not shell.session.notice(JournalGrew(seq=seq))
+    assert not shell.session.take_notice(JournalGrew(seq=seq))
 
 
 def test_announcements_may_come_in_any_order() -> None:
     shell = Shell()
     shell.take_lease()
     seq = shell.send(Pause())
-    assert shell.session.notice(JournalGrew(seq=seq))
-    assert not shell.session.notice(JournalGrew(seq=Seq(1)))
+    assert shell.session.take_notice(JournalGrew(seq=seq))
+    assert not shell.session.take_notice(JournalGrew(seq=Seq(1)))
     assert shell.session.is_behind
 
 
@@ -241,7 +241,7 @@ def test_a_control_that_is_announced_during_a_read_is_read_next() -> None:
     shell.session.receive(NotAppended(reason="unavailable"), shell.now)
     operation = shell.ready(shell.reply(MAIL)).operation
     records = shell.journal.records[shell.session.state.seq :]
-    shell.session.notice(JournalGrew(seq=shell.send(Cancel())))
+    shell.session.take_notice(JournalGrew(seq=shell.send(Cancel())))
     shell.session.receive(JournalRead(records=records), shell.now)
     assert isinstance(operation, ReadJournal)
     assert isinstance(shell.ready().operation, ReadJournal)
@@ -250,7 +250,7 @@ def test_a_control_that_is_announced_during_a_read_is_read_next() -> None:
 def test_a_read_that_failed_is_repeated() -> None:
     shell = Shell()
     shell.take_lease()
-    shell.session.notice(JournalGrew(seq=shell.send(Pause())))
+    shell.session.take_notice(JournalGrew(seq=shell.send(Pause())))
     shell.ready()
     assert shell.session.receive(ReadFailed(), shell.now).operation == WaitForStore()
     assert isinstance(shell.ready().operation, ReadJournal)
@@ -326,7 +326,7 @@ def test_a_batch_that_another_writer_has_overtaken_is_not_recognized_later() -> 
     shell = Shell()
     shell.take_lease()
     late = CloseCall(epoch=Epoch(9), outcome=CallDone(call=C1))
-    shell.session.notice(HaltSet(halt=OPERATOR_HALT))
+    shell.session.take_notice(HaltSet(halt=OPERATOR_HALT))
     shell.lose(late)
     shell.send(Say(text="Hello"))
     assert shell.read(shell.ready(late).operation).recorded_count == 0
@@ -356,7 +356,7 @@ def test_calls_are_not_made_if_another_worker_has_the_lease_after_a_lost_reply()
 def test_a_session_ends_when_another_worker_has_taken_the_lease() -> None:
     shell = Shell()
     shell.take_lease()
-    shell.session.notice(JournalGrew(seq=shell.send(TakeLease(holder="w2"))))
+    shell.session.take_notice(JournalGrew(seq=shell.send(TakeLease(holder="w2"))))
     shell.read(shell.ready().operation)
     assert shell.ready(shell.reply(MAIL)).operation == Finish()
 
@@ -410,7 +410,7 @@ def test_a_question_that_a_cancel_has_overtaken_ends_its_call() -> None:
     shell = Shell()
     shell.take_lease()
     shell.append(shell.ready(shell.reply(MAIL)).operation)
-    shell.session.notice(JournalGrew(seq=shell.send(Cancel())))
+    shell.session.take_notice(JournalGrew(seq=shell.send(Cancel())))
     shell.read(shell.ready().operation)
     step = shell.append(shell.ready(AskPerson(epoch=E1, call=C2, question="?")).operation)
     assert AskOpened not in kinds(step.appended)
@@ -421,7 +421,7 @@ def test_a_question_that_a_cancel_has_overtaken_ends_its_call() -> None:
 def test_a_halt_is_recorded_and_the_lease_is_given_back_after_the_last_call() -> None:
     shell = Shell()
     shell.take_lease()
-    assert shell.session.notice(HaltSet(halt=OPERATOR_HALT))
+    assert shell.session.take_notice(HaltSet(halt=OPERATOR_HALT))
     step = shell.append(shell.ready().operation)
     assert kinds(step.appended) == [RunHalted]
     assert step.effects == (AbortCall(call=C1, reason="halted"),)
@@ -434,7 +434,7 @@ def test_a_halt_that_is_set_during_an_append_is_recorded_by_the_next() -> None:
     shell = Shell()
     shell.take_lease()
     operation = shell.ready(shell.reply(MAIL)).operation
-    shell.session.notice(HaltSet(halt=OPERATOR_HALT))
+    shell.session.take_notice(HaltSet(halt=OPERATOR_HALT))
     shell.append(operation)
     assert kinds(shell.append(shell.ready().operation).appended) == [RunHalted]
 
@@ -467,9 +467,9 @@ def test_a_run_that_is_not_taken_yet_is_halted_without_a_lease() -> None:
 
 def test_a_run_that_is_lifted_before_it_is_taken_is_not_halted_again() -> None:
     shell = Shell()
-    shell.session.notice(HaltSet(halt=OPERATOR_HALT))
+    shell.session.take_notice(HaltSet(halt=OPERATOR_HALT))
     shell.append(shell.ready().operation)
-    shell.session.notice(JournalGrew(seq=shell.send(Lift())))
+    shell.session.take_notice(JournalGrew(seq=shell.send(Lift())))
     shell.read(shell.ready().operation)
     operation = shell.ready().operation
     assert isinstance(operation, AppendBatch)
@@ -482,13 +482,13 @@ def test_a_halt_that_is_recorded_is_not_recorded_again_after_a_lift(
 ) -> None:
     shell = Shell()
     shell.take_lease()
-    shell.session.notice(HaltSet(halt=OPERATOR_HALT))
+    shell.session.take_notice(HaltSet(halt=OPERATOR_HALT))
     if is_answered:
         shell.append(shell.ready().operation)
     else:
         shell.write(shell.lose())
         shell.read(shell.ready().operation)
-    shell.session.notice(JournalGrew(seq=shell.send(Lift())))
+    shell.session.take_notice(JournalGrew(seq=shell.send(Lift())))
     shell.read(shell.ready().operation)
     step = shell.ready(shell.reply(text="done"))
     assert isinstance(step.operation, AppendBatch)
@@ -500,7 +500,7 @@ def test_timers_are_appended_without_the_lease_and_before_the_inputs() -> None:
     shell = Shell(run)
     shell.take_lease()
     until = Micros(shell.now + 5)
-    shell.session.notice(JournalGrew(seq=shell.send(Pause(until=until))))
+    shell.session.take_notice(JournalGrew(seq=shell.send(Pause(until=until))))
     shell.read(shell.ready().operation)
     assert shell.ready().operation == WaitForNews(until=until)
     shell.now = until
@@ -518,7 +518,7 @@ def test_a_lost_reply_to_a_timer_does_not_drop_the_inputs() -> None:
     shell = Shell()
     shell.take_lease()
     until = Micros(shell.now + 5)
-    shell.session.notice(JournalGrew(seq=shell.send(Pause(until=until))))
+    shell.session.take_notice(JournalGrew(seq=shell.send(Pause(until=until))))
     shell.read(shell.ready().operation)
     late = CloseCall(epoch=Epoch(9), outcome=CallDone(call=C1))
     assert shell.ready(late).recorded_count == 1
@@ -533,7 +533,7 @@ def test_a_lost_reply_to_a_timer_does_not_drop_the_inputs() -> None:
 def test_a_worker_that_stands_down_stops_its_calls_and_gives_the_lease_back() -> None:
     shell = Shell()
     shell.take_lease()
-    assert shell.session.notice(StandDownRequested(reason="shutdown"))
+    assert shell.session.take_notice(StandDownRequested(reason="shutdown"))
     step = shell.ready()
     assert step.is_leaving
     assert isinstance(step.operation, WaitForNews)
@@ -545,7 +545,7 @@ def test_a_worker_that_stands_down_stops_its_calls_and_gives_the_lease_back() ->
 def test_a_run_does_not_rest_while_a_check_or_a_stop_condition_runs() -> None:
     shell = Shell()
     shell.take_lease()
-    shell.session.notice(JournalGrew(seq=shell.send(Pause())))
+    shell.session.take_notice(JournalGrew(seq=shell.send(Pause())))
     shell.read(shell.ready().operation)
     step = shell.ready(shell.reply(text="done"), unjournaled_work=True)
     assert shell.append(step.operation).operation == WaitForNews(until=None)
@@ -556,7 +556,7 @@ def test_a_run_does_not_rest_while_a_check_or_a_stop_condition_runs() -> None:
 def test_a_worker_that_stands_down_waits_for_a_check_too() -> None:
     shell = Shell()
     shell.take_lease()
-    shell.session.notice(StandDownRequested(reason="shutdown"))
+    shell.session.take_notice(StandDownRequested(reason="shutdown"))
     step = shell.append(shell.ready(shell.reply(MAIL), unjournaled_work=True).operation)
     assert kinds(step.appended) == [CallDone]
     assert isinstance(step.operation, WaitForNews)
@@ -565,7 +565,7 @@ def test_a_worker_that_stands_down_waits_for_a_check_too() -> None:
 def test_a_worker_that_stands_down_stops_its_calls_before_it_waits_for_the_store() -> None:
     shell = Shell()
     shell.take_lease()
-    shell.session.notice(StandDownRequested(reason="shutdown"))
+    shell.session.take_notice(StandDownRequested(reason="shutdown"))
     assert shell.ready(shell.reply(MAIL)).is_leaving
     shell.session.receive(NotAppended(reason="unavailable"), shell.now)
     step = shell.ready(shell.reply(MAIL))
@@ -575,7 +575,7 @@ def test_a_worker_that_stands_down_stops_its_calls_before_it_waits_for_the_store
 
 def test_a_worker_that_stands_down_takes_no_lease() -> None:
     shell = Shell()
-    shell.session.notice(StandDownRequested(reason="shutdown"))
+    shell.session.take_notice(StandDownRequested(reason="shutdown"))
     assert shell.ready().operation == Finish()
 
 
@@ -583,7 +583,7 @@ def test_a_worker_that_stands_down_evaluates_no_stop_condition() -> None:
     started = replace(LEASED_RUN[0], stop=Custom("judge"))
     shell = Shell(given(started))
     assert shell.take_lease().effects == (EvaluateStopCondition(name="judge"),)
-    shell.session.notice(StandDownRequested(reason="shutdown"))
+    shell.session.take_notice(StandDownRequested(reason="shutdown"))
     assert shell.ready(unjournaled_work=True).effects == ()
 
 
@@ -593,7 +593,7 @@ def test_a_worker_that_stands_down_repeats_no_attempt() -> None:
     retry_at = Micros(shell.now + 5)
     failed = CallFailed(call=C1, error="529", transient=True, retry_at=retry_at)
     shell.append(shell.ready(CloseCall(epoch=E1, outcome=failed)).operation)
-    shell.session.notice(StandDownRequested(reason="shutdown"))
+    shell.session.take_notice(StandDownRequested(reason="shutdown"))
     assert shell.ready(unjournaled_work=True).operation == WaitForNews(until=None)
 
 
@@ -601,11 +601,11 @@ def test_nothing_is_read_or_appended_after_the_lease_is_lost() -> None:
     shell = Shell()
     shell.take_lease()
     operation = shell.ready(shell.reply(MAIL)).operation
-    assert shell.session.notice(LeaseLost())
+    assert shell.session.take_notice(LeaseLost())
     assert shell.append(operation).operation == Finish()
     assert shell.ready(shell.reply(MAIL)).operation == Finish()
     shell = Shell()
-    shell.session.notice(LeaseLost())
+    shell.session.take_notice(LeaseLost())
     assert shell.ready().operation == Finish()
 
 

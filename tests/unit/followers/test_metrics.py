@@ -436,6 +436,19 @@ async def test_the_server_of_metrics_wants_its_token() -> None:
         assert (await anyio.to_thread.run_sync(fetch, url, "let-me-in"))[0] == 200
 
 
+async def test_a_process_that_was_scraped_can_be_restarted_at_once() -> None:
+    """The kernel keeps the connections of the last scrapes for a minute (TIME_WAIT)."""
+    sink = PrometheusSink()
+    with serve_metrics("127.0.0.1:0", sink.render) as url:
+        await anyio.to_thread.run_sync(urllib.request.urlopen, url)
+    address = url.removeprefix("http://").removesuffix("/metrics")
+    with serve_metrics(address, sink.render) as again:
+        assert again == url
+        problem = r"Cannot listen there: Address already in use\. Choose another address"
+        with pytest.raises(Misconfigured, match=problem), serve_metrics(address, sink.render):
+            pass
+
+
 @pytest.mark.parametrize(
     ("address", "problem"),
     [

@@ -25,7 +25,9 @@ from midrun.testing.controllable_tools import ControllableTools
 from tests.support.paths import ROOT
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
-PROMETHEUS = ROOT / "deploy" / "prometheus" / "prometheus.yml"
+CASES = ALERTS.with_name("alerts_test.yml")
+PROMETHEUS = ALERTS.with_name("prometheus.yml")
+KUBERNETES = ALERTS.with_name("kubernetes.yml")
 DASHBOARD = ROOT / "deploy" / "grafana" / "midrun.json"
 GUIDE = ROOT / "docs" / "guides" / "operating.md"
 
@@ -72,8 +74,8 @@ def load_panel_expressions() -> list[str]:
 
 
 def list_series() -> dict[str, tuple[str, ...]]:
-    """Return the labels of every series that Prometheus stores for our metrics, by name."""
-    series = {}
+    """Return the labels of every series that Prometheus stores for our processes, by name."""
+    series: dict[str, tuple[str, ...]] = {"up": ("job", "instance")}  # by Prometheus itself
     for metric in METRICS.values():
         if metric.kind == "histogram":
             series[f"{metric.prometheus_name}_bucket"] = (*metric.labels, "le")
@@ -87,7 +89,7 @@ def list_series() -> dict[str, tuple[str, ...]]:
 def find_metrics(expression: str) -> Iterator[tuple[str, set[str]]]:
     """Yield the metrics of an expression, with the labels that it selects by."""
     promql_parser.parse(expression)  # raises ValueError
-    for name, matchers in re.findall(r"\b(midrun_\w+)(\{[^}]*\})?", expression):
+    for name, matchers in re.findall(r"\b(midrun_\w+|up\b)(\{[^}]*\})?", expression):
         yield name, set(re.findall(r"(\w+)\s*[=!]", matchers))
 
 
@@ -129,14 +131,43 @@ needs_prometheus = pytest.mark.skipif(
 )
 
 
-def test_the_configuration_names_the_rules() -> None:
-    assert msgspec.yaml.decode(PROMETHEUS.read_bytes())["rule_files"] == [ALERTS.name]
+@pytest.mark.parametrize("file", [PROMETHEUS, KUBERNETES], ids=lambda file: file.name)
+def test_a_configuration_names_the_rules_and_the_job(file: Path) -> None:
+    """The rules select the targets by the name of the job."""
+    config = msgspec.yaml.decode(file.read_bytes())
+    assert config["rule_files"] == [ALERTS.name]
+    assert [each["job_name"] for each in config["scrape_configs"]] == ["midrun"]
 
 
 @needs_prometheus
-def test_promtool_accepts_the_files() -> None:
-    command = ["promtool", "check", "config", str(PROMETHEUS)]
-    checked = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - fixed arguments
+@pytest.mark.parametrize("file", [PROMETHEUS, KUBERNETES], ids=lambda file: file.name)
+def test_promtool_accepts_the_files(file: Path, tmp_path: Path) -> None:
+    token = tmp_path / "midrun-token"
+    token.write_text("the-token-of-prometheus")
+    text = file.read_text().replace("/etc/prometheus/midrun-token", str(token))
+    # Debian builds Prometheus without Kubernetes.
+    text = text.replace("kubernetes_sd_configs:\n      - role: pod", "static_configs: []")
+    (tmp_path / file.name).write_text(text)
+    shutil.copy(ALERTS, tmp_path)
+    run_promtool("check", "config", str(tmp_path / file.name))
+
+
+@needs_prometheus
+def test_each_alert_fires_when_it_should_and_not_before() -> None:
+    """Runs that wait for their place under a limit wake no person up, for example."""
+    run_promtool("test", "rules", str(CASES))
+
+
+def test_every_alert_has_a_case_in_which_it_fires() -> None:
+    cases = msgspec.yaml.decode(CASES.read_bytes())["tests"]
+    checks = [check for case in cases for check in case["alert_rule_test"]]
+    firing = {check["alertname"] for check in checks if check["exp_alerts"]}
+    assert firing == {rule.alert for rule in load_rules()}
+
+
+def run_promtool(*words: str) -> None:
+    command = ["promtool", *words]
+    checked = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our files
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 

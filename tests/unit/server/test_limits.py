@@ -8,9 +8,10 @@ import anyio
 import httpx2
 import pytest
 
-from midrun import Midrun
+from midrun import Midrun, connect
 from midrun.core.entries import Record
 from midrun.core.ids import SEQ_ZERO, RunId, Seq
+from midrun.errors import ServerRefused
 from midrun.models import Use
 from midrun.ports.store import Store
 from midrun.server import Limits, Quota, app
@@ -24,6 +25,7 @@ from tests.unit.server.conftest import (
     TIMEOUT_S,
     RunningServer,
     StartServer,
+    make_token,
     make_tokens,
     serve_on_loopback,
 )
@@ -132,6 +134,9 @@ async def test_a_user_whose_quota_is_used_up_starts_nothing(
     assert problem["type"] == "urn:midrun:problem:quota-used-up"
     assert excess in problem["detail"]
     expect_status(await ann.post(f"/v1/runs/{first.id}/fork", json={}), 429)
+    async with connect(server.url, token=make_token("ann")) as remote:
+        with pytest.raises(ServerRefused, match=r"An operator can raise the quota\.$"):
+            await remote.start("actor", "Go.")
     expect_status(await (await server.client("olga")).post("/v1/runs", json=body), 201)
 
 

@@ -1,11 +1,15 @@
 """Texts of entries that depend on the state; the stored journals have the others."""
 
+from typing import Literal
+
 import pytest
 
 from midrun.core import entries as e
 from midrun.core.evolve import evolve
 from midrun.core.ids import CallId, Seq
 from midrun.core.values import Json, RequestedCall
+from midrun.driver.delta import Delta
+from midrun.runs.event_stream import EventBuilder
 from midrun.testing.scenario import LEASED_RUN, START_TIME, given
 from midrun.text.entries import describe_entry
 from midrun.text.phrases import format_arguments
@@ -37,6 +41,22 @@ def test_only_a_failure_before_the_last_attempt_is_told_as_retried() -> None:
         "the agent's model failed: busy; it is retried",
         "the agent's model failed: busy",
     ]
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "sentence"),
+    [
+        ("c1", "args", "the agent is writing a call of Send mail"),  # of the model call
+        ("c2", "note", "Send “Hi”: x"),
+        ("c9", "note", "Send mail: x"),  # the journal was not read to its start yet
+    ],
+)
+def test_live_output_names_the_tool_of_its_call(
+    call: str, kind: Literal["args", "note"], sentence: str
+) -> None:
+    run = given(*LEASED_RUN).replies(RequestedCall(tool="send_mail", title="Send “Hi”"))
+    delta = Delta(run=run.state.run, call=CallId(call), kind=kind, text="x", tool="send_mail")
+    assert EventBuilder(run.state.run, run.state).build_next(delta).sentence == sentence
 
 
 def test_a_resume_with_a_pending_redirect_has_a_new_instruction() -> None:

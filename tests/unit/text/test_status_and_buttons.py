@@ -8,6 +8,7 @@ from midrun.core.entries import (
     CallAborted,
     CallFailed,
     CallUnknown,
+    CapReached,
     LeaseTaken,
     PlanMade,
     RunStarted,
@@ -226,6 +227,14 @@ def test_the_resume_button_at_a_cap_raises_it() -> None:
     assert pause.consequence == "Adds 10 turns, then continues; nothing is repeated."
     assert (redirect.command, redirect.caps) == ("resume", {"steps": 11})
     reach_step_cap().when(c.Resume(caps={"steps": 11})).then(phase=Phase.QUEUED)
+
+
+def test_a_second_pause_keeps_the_condition_of_the_first() -> None:
+    """A person stops the call that is in flight; the run has no stop condition of its own."""
+    quota = "the quota of user ann is used up, tokens_per_day is at 9 of 5"
+    run = leased_run.replies(MAIL).starts("c2").after(CapReached(stop=quota))
+    run = run.when(c.Pause(now=True, by=ANN)).after(report_done("c2")).advances()
+    assert quota in build_status_line(run.then(phase=Phase.PAUSED).state).note
 
 
 def test_a_run_at_work_can_be_asked_and_a_paused_one_resumes_for_it() -> None:

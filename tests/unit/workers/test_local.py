@@ -10,20 +10,22 @@ import pytest
 from msgspec.structs import replace
 
 from midrun import Agent, File, Midrun
+from midrun.codec import snapshot as snapshots
 from midrun.core.controls import Pause, Withdraw
+from midrun.core.evolve import fold
 from midrun.core.ids import Micros, RunId, Seq
 from midrun.core.run_head import Head, build_head
 from midrun.core.state import State
-from midrun.core.values import Phase
-from midrun.driver.journal_writer import load_run_to_drive
+from midrun.core.values import Phase, Spend
+from midrun.driver.journal_writer import load_run_state, load_run_to_drive
 from midrun.errors import JournalCorrupt, NoRoom, StoreDamaged
-from midrun.models import Use
+from midrun.models import ScriptedModel, Use
 from midrun.ports.environment import Environment, read_wall_clock
-from midrun.ports.store import OwnerUsage, RunRow, Store
+from midrun.ports.store import OwnerUsage, RunRow, Snapshot, Store
 from midrun.stores.memory import MemoryStore
 from midrun.testing.controllable_tools import ControllableTools
 from midrun.testing.scenario import LEASED_RUN, given
-from midrun.testing.store_suite.fixtures import create_run, make_started
+from midrun.testing.store_suite.fixtures import ManualClock, create_run, make_started
 from midrun.testing.worker_suite import EngineSuite, OpenMidrun
 from midrun.workers import local, quotas
 from midrun.workers.concurrency_limits import ConcurrencyLimiter, Fleet
@@ -125,6 +127,34 @@ def test_a_run_that_is_limited_again_before_its_lease_is_taken_waits() -> None:
     assert not limiter.limit_reached(refused.value)
 
 
+async def test_a_run_that_this_process_continues_is_stored_again_only_when_that_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker gets the state with the control, and remembers where the snapshot is."""
+    monkeypatch.setattr(snapshots, "SNAPSHOT_MIN_ENTRIES", 12)
+    save, saved = MemoryStore.save_snapshot, []
+
+    async def note_snapshot(store: MemoryStore, run: RunId, snapshot: Snapshot) -> None:
+        saved.append(snapshot.seq)
+        await save(store, run, snapshot)
+
+    monkeypatch.setattr(MemoryStore, "save_snapshot", note_snapshot)
+    tools = ControllableTools()
+    steps = [Use("quick", name="a"), Use("quick", name="b"), Use("quick", name="c")]
+    agent = tools.agent(*steps, Use("slow", name="d"), "Done.")
+    with anyio.fail_after(60):
+        async with Midrun("memory://", agents=[agent]) as midrun:
+            run = await midrun.start(agent, "go")
+            await tools.start("d").wait()
+            await run.pause()
+            tools.gate("d").set()
+            await run.until("paused")
+            await run.resume()
+            await run.until("completed")
+            state = await load_run_state(midrun.store, run.id)
+            assert (len(saved), state.seq >= 24) == (1, True)
+
+
 # ── quotas ───────────────────────────────────────────────────────────────────
 
 
@@ -146,6 +176,44 @@ async def test_a_used_quota_holds_up_model_calls_and_no_control() -> None:
             await run.cancel(undo="all", actor="ann")
             await run.until("cancelled")
             assert (tools.completed, tools.undone) == (["a"], ["a"])
+
+
+async def test_runs_of_another_day_do_not_add_up_in_a_slow_measurement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is compared with all that it has spent; a quick measurement has none of them."""
+    monkeypatch.setattr(quotas, "QUICK_MEASURE_S", 0.0)
+    monkeypatch.setattr(quotas, "MEASURE_COST_SHARE", 1e-9)
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    for name in ("run_1", "run_2"):
+        await create_run(store, RunId(name))
+    clock.move(quotas.DAY_MICROS / 1e6 + 1)
+    rules = parse_quota_rules(["tenant.tokens_per_day=2000000"])
+    limiter = QuotaLimiter(store, rules, clock)
+    for run, tokens, used in (
+        ("run_1", 1_200_000, ""),
+        ("run_2", 1_200_000, ""),
+        ("run_1", 2_500_000, "tokens_per_day is at 2500000 of 2000000"),
+    ):
+        state = fold(RunId(run), await store.read(RunId(run)))
+        state = replace(state, meter=replace(state.meter, spent=Spend(tokens=tokens)))
+        text = await limiter.find_used_spend(state, state)
+        assert text.endswith(used)
+        assert bool(text) is bool(used)
+
+
+async def test_a_parent_is_told_which_quota_its_child_has_used_up() -> None:
+    tools = ControllableTools()
+    aide = tools.agent("Found.", name="aide")
+    model = ScriptedModel([["I let it look.", Use("aide", task="Look")], "Done."])
+    parent = Agent("parent", model=model, tools=[aide.as_tool()])
+    fleet = Fleet(quotas=parse_quota_rules(["user.tokens_per_day=1"]))
+    with anyio.fail_after(60):
+        async with Midrun("memory://", agents=[parent], fleet=fleet) as midrun:
+            run = await midrun.start(parent, "go", actor="ann")
+            (ask,) = (await run.until("waiting")).asks
+            assert "is paused (the quota of user ann is used up, tokens_p" in ask.question
 
 
 class MeasuredStore(MemoryStore):

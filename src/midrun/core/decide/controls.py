@@ -66,14 +66,16 @@ def pause(state: State, control: Pause, _: Micros) -> Verdict:
         now=control.now, until=control.until, why=why, **make_request_fields(control)
     )
     if state.phase is Phase.RUNNING:
+        # This entry leads to *pausing* (`transitions.ENTRY_TABLE`). The worker stops the calls
+        # in flight (`scheduler.list_effects`); `scheduler.advance` then returns `RunPaused`.
         return accept(request)
     if state.phase in {Phase.QUEUED, Phase.WAITING}:
         return accept(request, RunPaused(why=why))
     # The run is pausing or paused already. A second pause counts only if it asks for more:
     # to stop calls now, or to drop the time limit of the first pause.
-    for_good = current_pause.ends_at is not None and control.until is None
-    sharper = control.now and not current_pause.now and state.phase is Phase.PAUSING
-    if not (for_good or sharper):
+    drops_time_limit = current_pause.ends_at is not None and control.until is None
+    aborts_calls = control.now and not current_pause.now and state.phase is Phase.PAUSING
+    if not (drops_time_limit or aborts_calls):
         return NoChange(name=f"already_{state.phase}", seq=state.phase_since, by=state.phase_by)
     # A time limit applies to a user's pause only. A pause at a cap, or for a person who has
     # taken over, does not end by itself.

@@ -189,8 +189,8 @@ def wake(state: State, _: Wake, now: Micros) -> Verdict:
 
 
 def _end_timed_pause(state: State, now: Micros) -> tuple[Entry, ...]:
-    hold = state.pause
-    if hold is None or hold.ends_at is None or hold.ends_at > now or hold.reason != "user":
+    pause = state.pause
+    if pause is None or pause.ends_at is None or pause.ends_at > now or pause.reason != "user":
         return ()
     if state.phase is Phase.PAUSING:
         return (PauseWithdrawn(by=CLOCK_ACTOR),)

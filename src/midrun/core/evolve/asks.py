@@ -68,7 +68,7 @@ def ask_opened(state: State, entry: AskOpened) -> State:
         deferred_review=not entry.blocking,
         asked_from_inside=entered,
         may_have_happened=maybe,
-        # With a continuation the same approved call goes on after the answer. Otherwise a
+        # With a continuation the same approved call continues after the answer. Otherwise a
         # new attempt needs a new approval.
         approval=None if entry.continuation is None else call.approval,
     )
@@ -143,7 +143,7 @@ def is_edit_under_four_eyes(ask: Ask, decision: Decision) -> bool:
 
 
 def ask_closed(state: State, entry: AskClosed) -> State:
-    """Close the ask without a decision; seal its call unless it goes on elsewhere."""
+    """Close the ask without a decision; seal its call unless it continues elsewhere."""
     ask = _get_open_ask(state, entry.ask)
     state = _close_ask(state, ask, entry.why, entry.by, None)
     call = get_call(state, ask.call)

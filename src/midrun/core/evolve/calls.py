@@ -555,8 +555,8 @@ def _remove_number(numbers: tuple[int, ...], number: int) -> tuple[int, ...]:
 def _note_final(state: State, call: CallState) -> State:
     """Note that the result of `call` is the answer; of several calls, the first counts.
 
-    It is not if the result could not be stored, if the agent went on without it, or if a person
-    made the call in place of the agent. A hosted program decides for itself.
+    It is not if the result could not be stored, if the agent continued without it, or if a
+    person made the call in place of the agent. A hosted program decides for itself.
     """
     is_answer = not (
         state.pending_final
@@ -571,8 +571,8 @@ def _note_final(state: State, call: CallState) -> State:
 def close_call(state: State, call: CallState) -> State:
     """Remove a closed call from the open calls; report a deferred one to the agent.
 
-    The agent went on without the outcome of a deferred call. It gets the outcome as a message,
-    and an answer that it gave without knowing the outcome no longer counts.
+    The agent continued without the outcome of a deferred call. It gets the outcome as a
+    message, and an answer that it gave without knowing the outcome no longer counts.
     """
     if call.is_open:
         return state

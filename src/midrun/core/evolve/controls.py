@@ -45,11 +45,13 @@ from midrun.errors import JournalCorrupt
 def pause_requested(state: State, entry: PauseRequested) -> State:
     """Set the requested pause; a second request never turns `now` off."""
     before = state.pause or PauseState()
+    is_cap = entry.why == "cap"
     pause = PauseState(
         reason=entry.why,
         now=entry.now or before.now,
         # A pause at a cap stays one: the run may not resume until that cap is raised.
-        cap_name=before.cap_name if entry.why == "cap" else "",
+        cap_name=before.cap_name if is_cap else "",
+        condition=before.condition if is_cap else "",
         ends_at=entry.until,
         seq=state.seq,
         by=entry.by,
@@ -58,7 +60,7 @@ def pause_requested(state: State, entry: PauseRequested) -> State:
 
 
 def pause_withdrawn(state: State, _: PauseWithdrawn) -> State:
-    """Drop the requested pause; the run goes on."""
+    """Drop the requested pause; the run continues."""
     return replace(state, pause=None, meter=_reset_conditions(state.meter))
 
 

@@ -1,9 +1,9 @@
 """Blocking tools in processes that can be killed.
 
-A thread cannot be stopped: a cancelled tool would go on and act unseen. So a blocking function
-runs in a process of its own. Starting Python and importing the tools for every call would take
-seconds. Instead one process, the *zygote*, imports the modules of the tools once and forks a
-child for each call, which takes milliseconds.
+A thread cannot be stopped: a cancelled tool would continue and act unseen. So a blocking
+function runs in a process of its own. Starting Python and importing the tools for every call
+would take seconds. Instead one process, the *zygote*, imports the modules of the tools once and
+forks a child for each call, which takes milliseconds.
 
     worker (zygote_client)                  zygote (zygote_server)         child (child)
     Zygote ── StartProcess, SignalProcess ► imports modules, forks   ──►   runs one function

@@ -111,7 +111,9 @@ class FunctionLookup:
                 error = error.exceptions[0]
             why = f"{type(error).__name__}: {safe_str(error)}"
             problem = f"the process for blocking tools cannot import {name}: {why}"
-            return FunctionNotFound("ImportError", problem + _advise(name, error, why))
+            return FunctionNotFound(
+                "ImportError", problem + _make_import_remedy(name, error, why)
+            )
         finally:
             # All children share the memory pages of the zygote until they write to them. The
             # garbage collector writes to every object that it visits: freeze those that exist.
@@ -133,7 +135,7 @@ class FunctionLookup:
         return module
 
 
-def _advise(name: str, error: BaseException, why: str) -> str:
+def _make_import_remedy(name: str, error: BaseException, why: str) -> str:
     """Return the remedy for a failed import, to be appended; "" if `why` has it already."""
     if is_missing_variable(error):
         return f". {DECLARE_HINT}"

@@ -568,7 +568,7 @@ def _find_data(message: pb.Message) -> dict[str, Json]:
 CACHED_ROUTERS_MAX = 64
 
 STREAM_GRACE_S: Final = math.inf
-"""Seconds that the SDK lets a stream go on after a signal to stop: without a limit.
+"""Seconds for which the SDK lets a stream continue after a signal to stop: without a limit.
 
 `sse_starlette`, which the SDK uses, ends streams when any server of the process has received a
 signal to stop. It records that once for the whole process and never resets it, so each later

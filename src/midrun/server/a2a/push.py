@@ -264,8 +264,8 @@ class PushNotifications:
             due = [c for c in configs if c.since < record.seq and c.digest not in done]
             if due:
                 state = await load_state_at(pending, record)
-                # The task as it was at this entry. By now it may have gone on, and a receiver
-                # must not be told *working* in the place of *input required*.
+                # Send the task as it was at this entry. Its newest state may be another one:
+                # a receiver must not get *working* in place of *input required*.
                 failed = await self._send_to_all(due, state)
                 if len(failed) == len(due):
                     raise failed[0]

@@ -71,7 +71,7 @@ def parse_body(context: RequestContext, text: bytes) -> Json:
     """Parse a body that is then given to an SDK, which has no limits of its own.
 
     Raises:
-        NotJson: it is no JSON, or nested too deeply.
+        NotJson: it is not JSON, or nested too deeply.
     """
     limits = JsonLimits(max_depth=context.server.limits.depth, max_bytes=context.body_max_bytes)
     return parse_json(text, limits)

@@ -138,7 +138,7 @@ def _name_thread(chat: str, body: CompletionInput) -> str:
 
     The id of a temporary chat is the connection of its page, so all temporary chats of a page
     have the same. The body has the whole conversation each time, and its first message tells
-    them apart. Otherwise a new chat would go on with the conversation of the one before.
+    them apart. Otherwise a new chat would continue the conversation of the one before.
     """
     if not chat.startswith(TEMPORARY_PREFIXES):
         return chat

@@ -2,7 +2,7 @@
 
 The id of a response names a run and the entry with the user's message, and so needs no storage:
 a response is that part of the journal, translated. It ends where the run rests. A response
-whose run was paused and resumed by another client goes on, under the same id.
+whose run was paused and resumed by another client continues, under the same id.
 
 **Sequence numbers.** A client that lost its stream continues it with `starting_after`. The
 number of an event is made of the entry it comes from, and of its place within that entry. A
@@ -168,7 +168,7 @@ async def cancel_response(context: RequestContext) -> Response:
     """Cancel the run of a response, and wait a few seconds until it is cancelled."""
     own, run = await _find_response(context, context.path["response"])
     # If the undos take longer than the wait, the response is still in progress, and a later
-    # request shows its end. One that is completed stays so.
+    # request shows its end. A response that is completed stays completed.
     with suppress(ControlRefused):
         await cancel_and_wait(context, run)
     return await ResponseReply(context, run, own, wait=False).build()

@@ -49,7 +49,7 @@ const UNSURE_ANSWERS = [
   ["no", "It didn’t"],
   ["unknown", "Don’t know"],
 ];
-/** By the answer of a person: what is assumed about a call of unknown outcome. */
+/** The assumption about a call of unknown outcome, by the answer of a person. */
 const UNSURE_OUTCOMES = /** @type {Record<string, string>} */ ({
   yes: "it took effect",
   no: "it did not take effect",

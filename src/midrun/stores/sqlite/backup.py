@@ -1,8 +1,8 @@
 """Back up and restore the SQLite file of a store.
 
 A backup is made with `VACUUM INTO`: a read transaction that copies the committed content into a
-new file. Writers go on meanwhile; only the write-ahead log cannot be cut back before its end.
-The copy is compact: it has no free pages, so nothing of a deleted run is left in it.
+new file. Writers continue meanwhile; only the write-ahead log cannot be cut back before its
+end. The copy is compact: it has no free pages, so nothing of a deleted run is left in it.
 
 Neither function ever replaces a file. Each works on a file with another name and gives it its
 name at the end, by a hard link, which fails if the name is taken.
@@ -46,9 +46,10 @@ def reserve_name(target: Path) -> Iterator[Path]:
     """
     _remove_leftovers(target)
     check_free(target)
-    # Not the pid: in a container, a process that was killed had the same one.
+    # A random name, because a pid is not unique: in a container, the process that was killed
+    # may have had the same one.
     temporary = target.with_name(f".{target.name}.{token_hex(4)}.partial")
-    # Held by the descriptor until the process ends, however it ends.
+    # The lock is on the descriptor, so it ends with the process, also if that is killed.
     try:
         lock = os.open(_get_lock_path(temporary), os.O_WRONLY | os.O_CREAT, 0o600)
     except OSError as error:
@@ -64,7 +65,7 @@ def reserve_name(target: Path) -> Iterator[Path]:
             raise
         _sync(target.parent)
     except StoreFull as error:
-        # It names the temporary file, or the store that was read from another disk.
+        # `error` names the temporary file, or the store that was read from another disk.
         raise StoreFull(str(target)) from error
     except OSError as error:
         raise _make_write_error(target, error) from error

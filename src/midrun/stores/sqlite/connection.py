@@ -309,7 +309,7 @@ def _install_sqlite3_guard() -> None:
     The standard library contains a second copy of SQLite. Each copy knows only its own
     connections, and keeps a file's descriptors open as long as one of them has a lock: on
     POSIX, closing one drops every lock of the process on that file. When the other copy closes
-    the file, the connections of this store go on without their locks. Other processes then
+    the file, the connections of this store continue without their locks. Other processes then
     truncate the log and its index, which are mapped into memory here, and this process dies of
     SIGBUS.
 
@@ -372,10 +372,10 @@ def check_schema_version(db: apsw.Connection) -> None:
 
 
 def check_migrated_schema(db: apsw.Connection) -> None:
-    """Check that this process may go on writing to a file that it has open.
+    """Check that this process may keep writing to a file that it has open.
 
     A newer midrun may have migrated the file meanwhile. A migration that only adds something
-    lets older processes go on, so that a machine can be upgraded one process at a time.
+    lets older processes continue, so that a machine can be upgraded one process at a time.
 
     Raises:
         SchemaTooNew: the migration does not allow it.

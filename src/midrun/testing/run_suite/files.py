@@ -211,7 +211,7 @@ class FileHandleTests(RunSuiteFixtures):
     async def test_an_artifact_beyond_a_limit_is_refused_in_the_tool(
         self, opened: OpenHandle
     ) -> None:
-        """The tool may go on, and the result of a call that took effect is kept."""
+        """The tool may continue, and the result of a call that took effect is kept."""
 
         @tool
         async def draw(call: Call) -> object:

@@ -6,8 +6,8 @@ one activity on a worker of the agent's queue, and the activity drives the run t
 `LocalWorker`.
 
 The run loop belongs to the local worker and not to the activity. If Temporal loses sight of the
-activity and starts it elsewhere, the first process goes on as long as it has the lease, and the
-second one waits for that.
+activity and starts it elsewhere, the first process continues as long as it has the lease, and
+the second one waits for that.
 
 The workflow holds no data of the run. Its names are stored in Temporal's history and must not
 change.
@@ -59,8 +59,8 @@ RPC_TIMEOUT_S: Final = 5.0
 """The longest time for one request to Temporal."""
 
 ANNOUNCEMENTS_MAX_CONCURRENT: Final = 16
-"""Runs that a process announces at once. A server that is slow or away gets no more requests
-than it can refuse: each run is announced again until it is driven."""
+"""The most runs that a process announces at the same time. It protects a server that is slow or
+down: each run is announced again until it is driven."""
 
 
 @workflow.defn(name=WORKFLOW_NAME)
@@ -103,7 +103,7 @@ class Temporal:
         self._queue = queue
         self._silence = silence
         self._max_runs = runs
-        self._announcing: set[RunId] = set()  # those that wait for their turn, too
+        self._announcing: set[RunId] = set()  # also those that wait for their turn
         self._announced_at: dict[RunId, float] = {}
         self._rested_at: dict[RunId, float] = {}
         self._next_prune_at = 0.0
@@ -155,7 +155,7 @@ class Temporal:
         tasks.start_soon(work.announce_run, run)
 
     def end_announcement(self, run: RunId) -> None:
-        """Note that the announcement of a run has ended, well or not."""
+        """Note that the announcement of a run has succeeded or failed."""
         self._announcing.discard(run)
         # The time counts from the end: with many runs and a slow server, a run may have waited
         # for its turn for longer than the time after which it is announced again. A run that
@@ -297,7 +297,7 @@ class _TemporalSession:
     async def drive_run(self, run_id: str) -> None:
         """Drive a run until it rests, or until this process shuts down.
 
-        Missed heartbeats do not stop it: the process with the lease goes on, and Temporal's
+        Missed heartbeats do not stop it: the process with the lease continues, and Temporal's
         next attempt waits for that.
         """
         if not self._active_drives:
