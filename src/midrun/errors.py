@@ -459,14 +459,10 @@ class ServerRefused(MidrunError):
     detail: str = ""
 
     def __str__(self) -> str:
-        detail = f": {self.detail}" if self.detail else ""
-        answer = _end(
-            f"Server {self.url} refused the request: {self.status} {self.problem}{detail}"
-        )
-        if self.problem == "quota_used_up":  # its detail has the advice
-            return answer
+        answer = _end(f"{self.status} {self.problem}" + (self.detail and f": {self.detail}"))
         advice = _ADVICE_BY_HTTP_STATUS.get(self.status, "See docs/guides/client.md.")
-        return f"{answer} {advice}"
+        given = "" if self.problem == "quota_used_up" else f" {advice}"  # its detail has one
+        return f"Server {self.url} refused the request: {answer}{given}"
 
 
 # Errors of a store.
