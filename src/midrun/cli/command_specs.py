@@ -603,7 +603,7 @@ COMMAND_GROUPS: Final = {
             "admin_commands.audit",
             "list the actions of people: controls, approvals, sign-ins, refusals, halts",
             (
-                "midrun audit --since 24h",
+                "midrun audit --since 24h | sort    by time; else the log, then run by run",
                 "midrun audit --since 2026-11-01 --until 2026-12-01 --format csv > audit.csv",
                 "midrun audit --verify",
             ),

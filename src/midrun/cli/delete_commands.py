@@ -8,7 +8,7 @@ import sys
 from argparse import Namespace
 from datetime import timedelta
 
-import anyio.to_thread
+import anyio
 
 from midrun.cli.output import CommandOutput
 from midrun.cli.targets import find_run
@@ -80,5 +80,7 @@ async def _confirm(args: Namespace, question: str) -> bool:
         raise Misconfigured("delete", f"{question}? There is no terminal to ask on; pass --yes")
     sys.stderr.write(f"{question}? This cannot be undone. [y/N] ")
     sys.stderr.flush()
-    answer = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+    # Not in a thread: Ctrl-C could not stop it, and the command would wait for Enter.
+    await anyio.wait_readable(sys.stdin)
+    answer = sys.stdin.readline()
     return answer.strip().lower() in {"y", "yes"}

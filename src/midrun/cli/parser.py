@@ -31,7 +31,7 @@ environment: MIDRUN_TOKEN (of the server), MIDRUN_ACTOR (your name), MIDRUN_KEY 
   checkpoints), MIDRUN_CHAIN_KEY (key of the store's hash chains),
   MIDRUN_ENCRYPTION_KEYS_FILE (keys that encrypt the store), NO_COLOR
 exit codes: 0 completed or done, 1 failed or refused, 2 wrong option, argument or setting,
-  3 cancelled, 75 paused
+  3 cancelled, 75 paused, 130 interrupted by Ctrl-C
 """
 
 

@@ -6,6 +6,8 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
+from argparse import Namespace
 from pathlib import Path
 from typing import Final, cast
 
@@ -16,6 +18,7 @@ import pytest
 
 from midrun import File, Midrun
 from midrun.cli.backup_commands import _use_store
+from midrun.cli.delete_commands import _confirm
 from midrun.cli.settings import Keys
 from midrun.errors import StoreClosed
 from midrun.ports.store import RunQuery
@@ -127,6 +130,24 @@ def test_a_person_confirms_the_deletion(
     assert "cannot be undone. [y/N]" in result.err
     assert result.code == code
     assert midrun_at_server("show", run).code == 1 - code
+
+
+async def test_ctrl_c_at_the_question_waits_for_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread that reads the terminal would keep the process alive until Enter is pressed."""
+    before = threading.enumerate()
+    person, terminal = pty.openpty()
+    with os.fdopen(terminal) as stdin:
+        monkeypatch.setattr("sys.stdin", stdin)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_confirm, Namespace(yes=False), "Delete it")
+            await anyio.wait_all_tasks_blocked()
+            started = [each for each in threading.enumerate() if each not in before]
+            tasks.cancel_scope.cancel()
+        os.write(person, b"\n")
+    os.close(person)
+    assert started == []
 
 
 def test_a_backup_is_restored_beside_the_store(
