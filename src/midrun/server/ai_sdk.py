@@ -115,6 +115,7 @@ async def send_chat(context: RequestContext) -> Response:
     body, agent = await context.decode_body(ChatInput), context.path["agent"]
     message = body.messages[-1] if body.messages else UiMessage()
     text, files = "", cast("tuple[File, ...]", ())
+    context.check_stream()
     if message.role == "user":
         files = message.read_files()
         text = message.text or (ONLY_FILES_TEXT if files else "")
@@ -177,6 +178,7 @@ async def resume_stream(context: RequestContext) -> Response:
 async def stop_chat(context: RequestContext) -> Response:
     """Pause or cancel the thread's run, as `Bridges.stop` sets."""
     stopped = await stop_thread(context, context.path["agent"], context.path["chat"])
+    context.check_stream()
     return json_response({"stopped": stopped})
 
 

@@ -12,7 +12,7 @@ A reply is everything that the run does from the entry with the message until it
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Final
+from typing import ClassVar, Final
 
 import anyio
 from msgspec import Struct
@@ -520,7 +520,9 @@ def find_unsent_part(sent: str, text: str) -> str:
 class ChatStream(SseResponse):
     """The stream of a chat client; if the client drops it early, the run is stopped.
 
-    Set `is_finished` when the end of the stream has been written.
+    Set `is_finished` when the end of the stream has been written. A handler checks the number
+    of streams before it sends a message (`RequestContext.check_stream`): a refusal afterwards
+    would leave the run without its client, which would send the message again.
     """
 
     def __init__(self, context: RequestContext, run: Run, source: StreamSource) -> None:
@@ -572,6 +574,8 @@ async def stop_quietly(run: Run, context: RequestContext, control: str, reason: 
     try:
         if control == "cancel":
             await run.cancel(actor=context.actor, reason=reason)
+    checks_count: ClassVar[bool] = False
+
         else:
             await run.pause(now=True, actor=context.actor, reason=reason)
     except (ControlRefused, StoreError):

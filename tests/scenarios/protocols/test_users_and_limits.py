@@ -21,6 +21,10 @@ __all__ = ["serve", "stage"]
 pytestmark = pytest.mark.once
 
 
+AI_SDK_MESSAGE = {"id": "1", "role": "user", "parts": [{"type": "text", "text": "Go."}]}
+OPENAI_MESSAGE = {"role": "user", "content": "Go."}
+
+
 async def send_a2a_message(
     client: httpx2.AsyncClient, text: str, *, name: str = "m1", **more: str
 ) -> str:
@@ -137,6 +141,30 @@ async def test_a2a_and_ag_ui_enforce_the_limit_of_pending_messages(
 ) -> None:
     """The limit counts the messages of a run over all interfaces."""
     agent = stage.agent(Use("slow", name="x"), "Done.")
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/ai/actor", {"id": "t", "messages": [AI_SDK_MESSAGE]}),
+        ("/agui/actor", make_agui_request("t", "Go.")),
+        ("/openai/v1/chat/completions", {"model": "actor", "messages": [OPENAI_MESSAGE]}),
+        ("/openai/v1/responses", {"model": "actor", "input": "Go."}),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_message_that_is_refused_for_too_many_streams_starts_no_run(
+    serve: StartServer,
+    stage: ControllableTools,
+    path: str,
+    body: dict[str, object],
+    stream: bool,
+) -> None:
+    """The client would send it again, and start another run each time."""
+    served = await serve(stage.agent("Done."), limits=Limits(streams=0))
+    ann = await served.client("ann")
+    expect_status(await ann.post(path, json={**body, "stream": stream}), 429)
+    assert not (await served.mid.runs()).items
+
+
     served = await serve(agent, limits=Limits(pending=1))
     run = await served.mid.start("actor", "Go.", thread="t", actor="ann")
     await stage.start("x").wait()

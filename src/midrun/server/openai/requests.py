@@ -189,16 +189,13 @@ async def read_row_state(context: RequestContext, row: RunRow | None) -> State |
 class ChatDocument(Response):
     """The reply of a chat client as one document, which `build` returns when the run rests.
 
-    If the client leaves before, the run is stopped, as for a stream.
-
-    Raises:
-        HttpProblem: 429, the caller has too many streams.
+    If the client leaves before, the run is stopped, as for a stream. It counts as a stream: the
+    handler has checked the number of streams before it sent the message.
     """
 
     def __init__(
         self, context: RequestContext, run: Run, build: Callable[[], Awaitable[Response]]
     ) -> None:
-        context.server.allowance.check_stream(context.caller.key, context.actor)
         super().__init__()
         self._context = context
         self._run = run

@@ -142,6 +142,8 @@ async def create_response(context: RequestContext) -> Response:
     """Send the newest input to the thread's run, and return or stream the response."""
     body = await context.decode_body(ResponseInput)
     sent = await _send(context, body)
+    if body.stream or not body.background:
+        context.check_stream()
     own = ResponseId(
         run=sent.run.id, begins_at=sent.begins_at, background=body.background is True
     )
@@ -161,6 +163,7 @@ async def show_response(context: RequestContext) -> Response:
     if context.request.query_params.get("stream") != "true":
         return await ResponseReply(context, run, own, ends_before=end, wait=False).build()
     after = context.read_number("starting_after", 0, minimum=0, maximum=2**53 - 1)
+    context.check_stream()
     return ResponseStream(context, run, own, ends_before=end, after_number=after)
 
 
