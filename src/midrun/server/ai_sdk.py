@@ -393,7 +393,7 @@ class ChunkTranslator:
         """Return a part with data; a later one with the same id replaces it."""
         match event:
             case ev.PlanChanged():
-                items = [msgspec.to_builtins(item) for item in event.items]
+                items = [to_wire(item) for item in event.items]
                 return {"type": "data-plan", "id": "plan", "data": {"items": items}}
             case ev.ArtifactChanged(name=name, file=file):
                 shown: Chunk = {"call": event.call, "name": name, "version": event.version}

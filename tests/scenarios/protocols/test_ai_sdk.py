@@ -4,6 +4,7 @@
 """
 
 import json
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import anyio
@@ -14,6 +15,7 @@ from midrun import Actor, Agent, Call, tool
 from midrun.core.entries import PauseRequested
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
+from midrun.ports.model import Finished, Piece
 from midrun.server import Bridges
 from midrun.stops import MaxSteps, MaxToolCalls
 from midrun.testing.controllable_tools import ControllableTools
@@ -177,6 +179,40 @@ async def test_a_message_that_is_sent_again_gets_the_same_reply_and_no_second_ru
         assert first.splitlines()[0] == again.splitlines()[0]
         assert '"delta":"Done."' in again
         await server.get_only_run()
+
+
+class ThinkingModel(GatedModel):
+    """Thinks before each reply."""
+
+    async def _pieces(self, line: GatedReply) -> AsyncIterator[Piece | Finished]:
+        yield Piece(kind="thinking", text="Red, or ")
+        yield Piece(kind="thinking", text="blue?")
+        async for piece in super()._pieces(line):
+            yield piece
+
+
+@BOTH_VERSIONS
+async def test_the_thinking_the_plan_and_the_phase_are_parts_of_the_message(
+    serve_agent: ServeAgent, kind: str
+) -> None:
+    plan = Use("plan", items=["Paint", "Look"], marks={"1": "running"})
+    model = ThinkingModel(GatedReply("Red", ".", plan, gate="red"), "Done.")
+    async with (
+        serve_agent(Agent("actor", model=model)) as server,
+        run_ai_sdk(kind, f"{server.url}/ai/actor") as client,
+    ):
+        await client.send(open={"id": "t"})
+        await client.send(send="Paint.")
+        await client.wait_for_text("Red")
+        (thinking,) = [part for part in client.parts if part["type"] == "reasoning"]
+        assert thinking["text"] == "Red, or blue?"
+        assert client.get_data("phase")["phase"] == "running"
+        model.gate("red").set()
+        await client.wait_for_done("send")
+        states = [(item["text"], item["state"]) for item in client.get_data("plan")["items"]]  # type: ignore[attr-defined]  # a list of objects
+        assert states == [("Paint", "running"), ("Look", "queued")]
+        phase = client.get_data("phase")
+        assert (phase["phase"], "ompleted" in str(phase["sentence"])) == ("completed", True)
 
 
 async def test_a_viewer_who_stops_watching_does_not_pause_the_run(
