@@ -41,6 +41,7 @@ from midrun.server.chat_threads import (
     ChatStream,
     ReplyEvents,
     decide_approval,
+    digest_content,
     find_ask,
     find_earlier_request,
     find_newest_run,
@@ -124,7 +125,13 @@ async def send_chat(context: RequestContext) -> Response:
         thread=body.id,
         text=text,
         files=files,
-        request_id=_make_request_id(context, body.id, message.id or str(len(body.messages))),
+        # An edited message has the id of the message that it replaces.
+        request_id=_make_request_id(
+            context,
+            body.id,
+            message.id or str(len(body.messages)),
+            digest_content(agent, text, files=files),
+        ),
     )
     row = await find_newest_run(context, agent, body.id)
     if row is not None:
@@ -198,8 +205,8 @@ async def list_messages(context: RequestContext) -> Response:
     return json_response({"messages": messages})
 
 
-def _make_request_id(context: RequestContext, chat: str, message: str) -> str:
-    return context.make_request_id(f"ai:{chat}:{message}")
+def _make_request_id(context: RequestContext, chat: str, *parts: str) -> str:
+    return context.make_request_id(":".join(["ai", chat, *parts]))
 
 
 def _find_begin(context: RequestContext, state: State) -> Seq:

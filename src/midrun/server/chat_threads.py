@@ -12,6 +12,7 @@ A reply is everything that the run does from the entry with the message until it
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from hashlib import sha256
 from typing import ClassVar, Final
 
 import anyio
@@ -29,6 +30,7 @@ from midrun.errors import ControlRefused, Misconfigured, StoreError
 from midrun.ports.store import RunQuery, RunRow
 from midrun.runs.event_stream import EventBuilder
 from midrun.runs.run import Run
+from midrun.runs.service import make_run_id
 from midrun.runs.validation import ControlOptions, check_name
 from midrun.runs.values import FeedEntry, Receipt
 from midrun.server.feed_routes import SseResponse, StreamSource
@@ -58,6 +60,16 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
     history: Sequence[object] | None = None
     files: Sequence[File] = ()
     client_tools: Sequence[ClientTool] = ()  # of the client, for a run that is started
+
+
+CONTENT_DIGEST_CHARS: Final = 32
+"""The length of the digest of a message in its request id."""
+
+
+def digest_content(*texts: str, files: Sequence[File] = ()) -> str:
+    """Return a digest of the content of a message, to tell a repeated one from another."""
+    content = "\n".join([*texts, *(file.ref.hash for file in files)])
+    return sha256(content.encode()).hexdigest()[:CONTENT_DIGEST_CHARS]
 
 
 def read_file_part(message_id: str, name: str, media_type: str, url: str) -> File:
@@ -127,6 +139,8 @@ async def send_message(
     """
     ended = None
     if row is not None:
+        if (repeated := await _find_started_run(context, row, message)) is not None:
+            return repeated
         run = await context.server.mid.get(row.run)
         sent = await send_to_run(context, run, message, by_words=by_words, must_send=must_send)
         if sent is not None:
@@ -151,6 +165,21 @@ async def send_message(
             if sent is not None:
                 return sent
             ended = row.run
+
+
+async def _find_started_run(
+    context: RequestContext, newest: RunRow, message: ChatMessage
+) -> SentMessage | None:
+    """Return the run that an earlier request of the same id has started before the newest.
+
+    Sent to the newest run of the thread, the repeated message would redirect it.
+    """
+    run_id = make_run_id(message.request_id or "")
+    if run_id == newest.run or not await context.can_see(run_id):
+        return None
+    run = await context.server.mid.get(run_id)
+    state = await context.server.views.read_state(run_id)
+    return SentMessage(run=run, state=state, begins_at=FIRST_SEQ)
 
 
 async def send_to_run(

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from midrun import Actor, Agent, Call, tool
-from midrun.core.entries import PauseRequested
+from midrun.core.entries import PauseRequested, RedirectRequested
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece
@@ -179,6 +179,40 @@ async def test_a_message_that_is_sent_again_gets_the_same_reply_and_no_second_ru
         assert first.splitlines()[0] == again.splitlines()[0]
         assert '"delta":"Done."' in again
         await server.get_only_run()
+
+
+async def test_a_message_that_comes_again_during_the_next_run_does_not_redirect_it(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    agent = stage.agent("One.", Use("slow", name="x"), "Two.")
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        first = {"id": "t", "messages": [make_user_message("Go.")]}
+        second = {"id": "t", "messages": [make_user_message("On.")]}
+        assert '"delta":"One."' in (await http.post("/ai/actor", json=first)).text
+        async with http.stream("POST", "/ai/actor", json=second) as stream:
+            await stage.start("x").wait()
+            assert '"delta":"One."' in (await http.post("/ai/actor", json=first)).text
+            stage.gate("x").set()
+            assert '"delta":"Two."' in (await stream.aread()).decode()
+        for view in (await server.mid.runs()).items:
+            run = await server.mid.get(view.run_id)
+            assert not await read_entries(run, RedirectRequested)
+
+
+@BOTH_VERSIONS
+async def test_an_edited_message_is_a_new_one(serve_agent: ServeAgent, kind: str) -> None:
+    """The client sends it with the id of the message that it replaces."""
+    model = ScriptedModel(["One.", lambda messages: f"As you said: {messages[-1].text}"])
+    async with (
+        serve_agent(Agent("actor", model=model)) as server,
+        run_ai_sdk(kind, f"{server.url}/ai/actor") as client,
+    ):
+        await client.send(open={"id": "t"})
+        await client.send(send="Go.")
+        await client.wait_for_done("send")
+        await client.send(edit="Stay.")
+        await client.wait_for_done("edit")
+        assert (client.get_text(), client.errors) == ("As you said: Stay.", [])
 
 
 class ThinkingModel(GatedModel):

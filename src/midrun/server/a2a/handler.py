@@ -71,6 +71,7 @@ from midrun.server.a2a.tasks import (
 )
 from midrun.server.audit_log import escape_loggers
 from midrun.server.chat_threads import (
+    CONTENT_DIGEST_CHARS,
     ONLY_FILES_TEXT,
     ChatMessage,
     ReplyEnd,
@@ -93,9 +94,6 @@ COUNTED_TASKS_MAX: Final = 10_000
 COUNT_PAGE_ROWS: Final = 1_000
 """The number of rows per read while tasks are counted."""
 
-
-CONTENT_DIGEST_CHARS: Final = 32
-"""The length of the digest of a message in its request id."""
 
 ENDED_PHASES: Final = TERMINAL_PHASES | {Phase.FAILED}
 """Phases that A2A calls terminal. A message still resumes a failed run."""
@@ -195,13 +193,13 @@ class TaskHandler(RequestHandler):
 
         The request id has the message id and a digest of the content. A client that repeats a
         message after a lost reply gets the same task, and a control is not applied twice. A
-        client that uses an id for another message, as the compatibility kit of A2A does, is
-        not refused.
+        client that uses an id for another message, as the compatibility kit of A2A does, or
+        for a message to another agent, is not refused.
         """
         text = "\n".join(part.text for part in message.parts if part.text)
         files = tuple(_read_files(message))
         content = message.SerializeToString(deterministic=True)
-        digest = sha256(content).hexdigest()[:CONTENT_DIGEST_CHARS]
+        digest = sha256(self._agent.encode() + content).hexdigest()[:CONTENT_DIGEST_CHARS]
         return ChatMessage(
             agent=self._agent,
             thread=message.context_id,

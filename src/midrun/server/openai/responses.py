@@ -17,7 +17,6 @@ Calls are items of the type `mcp_call`, because the server makes them, and an ap
 import re
 from collections.abc import Iterator
 from contextlib import aclosing, suppress
-from hashlib import sha256
 from typing import Final, TypeAlias
 
 import msgspec
@@ -42,6 +41,7 @@ from midrun.server.chat_threads import (
     cancel_and_wait,
     check_agent,
     decide_approval,
+    digest_content,
     find_ask,
     find_newest_run,
     find_unsent_part,
@@ -204,7 +204,7 @@ async def _send(context: RequestContext, body: ResponseInput) -> SentMessage:
         return await _send_decisions(context, run, state, body)
     request_id = make_request_id(context, thread, newest, len(body.items), state)
     if not thread and not earlier:
-        thread = THREAD_PREFIX + sha256(request_id.encode()).hexdigest()[:32]
+        thread = THREAD_PREFIX + digest_content(request_id)
     history, files = read_earlier_files(() if thread else earlier)
     message = ChatMessage(
         agent=body.model,
