@@ -46,6 +46,7 @@ from midrun.server.chat_threads import (
     find_earlier_request,
     find_newest_run,
     find_unsent_part,
+    make_attempt_id,
     read_file_part,
     send_message,
     send_to_run,
@@ -114,9 +115,9 @@ class ChatInput(Struct, frozen=True, kw_only=True, rename="camel"):
 async def send_chat(context: RequestContext) -> Response:
     """Send the newest message or the decisions to the thread's run, and stream the reply."""
     body, agent = await context.decode_body(ChatInput), context.path["agent"]
+    context.check_stream()
     message = body.messages[-1] if body.messages else UiMessage()
     text, files = "", cast("tuple[File, ...]", ())
-    context.check_stream()
     if message.role == "user":
         files = message.read_files()
         text = message.text or (ONLY_FILES_TEXT if files else "")
@@ -177,6 +178,7 @@ async def resume_stream(context: RequestContext) -> Response:
     row = await find_newest_run(context, context.path["agent"], context.path["chat"])
     if row is None or row.head.phase not in DRIVABLE_PHASES:
         return Response(status_code=204)
+    context.check_stream()
     run = await context.server.mid.get(row.run)
     state = await context.server.views.read_state(run.id)
     return MessageStream(context, run, begins_at=_find_begin(context, state))
@@ -185,7 +187,6 @@ async def resume_stream(context: RequestContext) -> Response:
 async def stop_chat(context: RequestContext) -> Response:
     """Pause or cancel the thread's run, as `Bridges.stop` sets."""
     stopped = await stop_thread(context, context.path["agent"], context.path["chat"])
-    context.check_stream()
     return json_response({"stopped": stopped})
 
 
@@ -245,7 +246,8 @@ async def _send_decisions(
     for ask, approved, details in new:
         # Not the prefix of a message: a decision continues the reply.
         name = f"ai-decision:{run.id}:{ask.id}:{'approve' if approved else 'decline'}"
-        options = ControlOptions(actor=context.actor, request_id=context.make_request_id(name))
+        request_id = make_attempt_id(state, context.make_request_id(name))
+        options = ControlOptions(actor=context.actor, request_id=request_id)
         await decide_approval(run, ask, options, approved=approved, details=details)
 
 

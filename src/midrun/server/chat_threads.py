@@ -208,11 +208,7 @@ async def send_to_run(
             return SentMessage(run=run, state=state, begins_at=earlier.seq)
         if state.phase in TERMINAL_PHASES:
             return None
-        request_id = message.request_id
-        if earlier is not None:
-            # The core would repeat the refusal for ever. The reason may be gone by now: a cap
-            # was raised, an ask was closed. So another attempt has an id of its own.
-            request_id = f"{message.request_id}{SUB_REQUEST_SEPARATOR}{earlier.seq}"
+        request_id = make_attempt_id(state, message.request_id)
         options = ControlOptions(actor=context.actor, request_id=request_id)
         try:
             receipt = await _send_by_phase(context, run, state, message, options, by_words)
@@ -225,12 +221,17 @@ async def send_to_run(
         if receipt is not None:
             return SentMessage(run=run, state=state, begins_at=receipt.seq)
         if must_send:
-            advice = "Wait for its end." if message.text else "Send a message."
+            advice = _NO_MESSAGE_ADVICE[state.phase] if message.text else "Send a message."
             problem = f"Cannot take the message: run {run.id} is {state.phase}. {advice}"
             raise HttpProblem("wrong_phase", 409, problem)
         begins_at = Seq(state.seq + 1)
         return SentMessage(run=run, state=state, begins_at=begins_at, is_taken=False)
 
+
+_NO_MESSAGE_ADVICE: Final = {
+    Phase.CANCELLING: "Wait for its end, and send it again.",
+    Phase.HALTED: "Send it again when an operator has lifted the halt.",
+}
 
 SUB_REQUEST_SEPARATOR: Final = "\x1f"
 """Stands in a request id between the id of a client's request and the number of a control.
@@ -254,6 +255,18 @@ def find_earlier_request(state: State, request_id: str | None) -> RequestOutcome
     return next((each for each in found if not each.refused), found[-1] if found else None)
 
 
+def make_attempt_id(state: State, request_id: str | None) -> str | None:
+    """Return the id for an attempt of a request, another one if it was refused before.
+
+    The core would repeat the refusal for ever. The reason may be gone by now: a cap was raised,
+    a halt was lifted, an ask was closed.
+    """
+    earlier = find_earlier_request(state, request_id)
+    if earlier is None or not earlier.refused:
+        return request_id
+    return f"{request_id}{SUB_REQUEST_SEPARATOR}{earlier.seq}"
+
+
 async def _send_by_phase(
     context: RequestContext,
     run: Run,
@@ -263,7 +276,7 @@ async def _send_by_phase(
     by_words: bool,  # noqa: FBT001 - one caller
 ) -> Receipt | None:
     if by_words and state.phase is Phase.WAITING:
-        receipt = await decide_by_words(run, state, message.text, options)
+        receipt = await decide_by_words(run, state, message, options)
         if receipt is not None:
             return receipt
     return await _send_text(context, run, state, message, options)
@@ -364,7 +377,7 @@ def find_ask(run: Run, state: State, public_id: str) -> Ask:
     own = public_id.removeprefix(f"{run.id}-")
     ask = next((each for each in state.asks if each.id == own), None)
     if ask is None:
-        problem = f"Cannot find ask {own}: run {run.id} has no such ask."
+        problem = f"Cannot find ask {own}: run {run.id} has none. Load the thread again."
         raise HttpProblem("ask_not_found", 404, problem)
     return ask
 
@@ -390,18 +403,23 @@ _DECISION_PATTERN: Final = re.compile(
 
 
 async def decide_by_words(
-    run: Run, state: State, text: str, options: ControlOptions
+    run: Run, state: State, message: ChatMessage, options: ControlOptions
 ) -> Receipt | None:
     """Decide an ask by a text, for clients that have nothing but text; None if it does not.
 
     `approve`, `decline REASON` and `answer TEXT` may name an ask: `approve a2`. Without a name
     they mean the only open ask. Then a single word of `APPROVE_WORDS` or `DECLINE_WORDS`
     decides, too, and each text answers a question. An approval needs an explicit word: any
-    other text is left to the caller, which redirects the run.
+    other text is left to the caller, which redirects the run. So are files, unless the answer
+    may have them.
+
+    Raises:
+        ControlRefused: the ask was decided before.
     """
+    text, files = message.text, message.files
     found = _DECISION_PATTERN.fullmatch(text.strip())
-    ask = _find_open_ask(state, found["ask"] if found is not None else None)
-    if ask is None:
+    ask = _find_meant_ask(state, found["ask"] if found is not None else None)
+    if ask is None or not text.strip() or (files and not ask.takes_files):
         return None
     word = text.strip().lower().rstrip(".!")
     verb, rest = (found["verb"].lower(), found["rest"]) if found is not None else ("", "")
@@ -416,15 +434,18 @@ async def decide_by_words(
     # Without the name of an ask, the words "answer …" may be the beginning of the answer
     # itself.
     answer = rest if verb == "answer" and found is not None and found["ask"] else text
-    return await run.answer(answer, ask=ask.id, **options)
+    return await run.answer(answer, ask=ask.id, files=files, **options)
 
 
-def _find_open_ask(state: State, name: str | None) -> Ask | None:
-    """Return the open ask with this name; without a name, the only one that is open."""
-    asks = [state.asks[number - 1] for number in state.open_asks]
+def _find_meant_ask(state: State, name: str | None) -> Ask | None:
+    """Return the ask with this name; without a name, the only one that is open.
+
+    One that is closed is returned, too: the core refuses the decision, with the name of the
+    person who was first. As a redirect, it would close the other asks.
+    """
     if name is not None:
-        return next((ask for ask in asks if ask.id == name.lower()), None)
-    return asks[0] if len(asks) == 1 else None
+        return state.find_ask(name.lower())
+    return state.asks[state.open_asks[0] - 1] if len(state.open_asks) == 1 else None
 
 
 # ── replies ───────────────────────────────────────────────────────────────────────────────
@@ -554,6 +575,8 @@ class ChatStream(SseResponse):
     would leave the run without its client, which would send the message again.
     """
 
+    checks_count: ClassVar[bool] = False
+
     def __init__(self, context: RequestContext, run: Run, source: StreamSource) -> None:
         super().__init__(context, source)
         self.is_finished = False
@@ -603,8 +626,6 @@ async def stop_quietly(run: Run, context: RequestContext, control: str, reason: 
     try:
         if control == "cancel":
             await run.cancel(actor=context.actor, reason=reason)
-    checks_count: ClassVar[bool] = False
-
         else:
             await run.pause(now=True, actor=context.actor, reason=reason)
     except (ControlRefused, StoreError):

@@ -215,6 +215,37 @@ async def test_an_edited_message_is_a_new_one(serve_agent: ServeAgent, kind: str
         assert (client.get_text(), client.errors) == ("As you said: Stay.", [])
 
 
+async def test_an_approval_that_a_halt_has_refused_is_given_after_the_halt(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    """The client sends the same decision again; a refusal is not repeated for ever."""
+    paid: list[int] = []
+
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    model = ScriptedModel([[Use("pay", amount=9), Use("slow", name="x")], "Done."])
+    agent = Agent("actor", model=model, tools=[pay, *stage.tools()])
+    olga = Actor(name="olga", role="operator")
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        run = await server.mid.start("actor", "Go.", thread="t")
+        await stage.start("x").wait()
+        part: JsonObject = {"toolCallId": f"{run.id}-c2", "state": "approval-responded"}
+        part["approval"] = {"id": f"{run.id}-a1", "approved": True}
+        body = {"id": "t", "messages": [{"id": "m2", "role": "assistant", "parts": [part]}]}
+        await server.mid.halt("drill", actor=olga)
+        await run.until("halted")
+        assert (await http.post("/ai/actor", json=body)).status_code == 409
+        await server.mid.lift(actor=olga)
+        stage.gate("x").set()
+        await run.until("waiting")
+        assert "[DONE]" in (await http.post("/ai/actor", json=body)).text
+        assert paid == [9]
+
+
 class ThinkingModel(GatedModel):
     """Thinks before each reply."""
 

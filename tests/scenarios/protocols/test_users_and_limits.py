@@ -141,11 +141,6 @@ async def test_a2a_answers_429_to_a_user_with_too_many_streams(
     assert reply.status_code == 429, reply.text
 
 
-async def test_a2a_and_ag_ui_enforce_the_limit_of_pending_messages(
-    serve: StartServer, stage: ControllableTools
-) -> None:
-    """The limit counts the messages of a run over all interfaces."""
-    agent = stage.agent(Use("slow", name="x"), "Done.")
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -165,6 +160,11 @@ async def test_a_message_that_is_refused_for_too_many_streams_starts_no_run(
 ) -> None:
     """The client would send it again, and start another run each time."""
     served = await serve(stage.agent("Done."), limits=Limits(streams=0))
+    ann = await served.client("ann")
+    expect_status(await ann.post(path, json={**body, "stream": stream}), 429)
+    assert not (await served.mid.runs()).items
+
+
 async def test_one_message_to_two_agents_starts_a_run_of_each(
     serve: StartServer, stage: ControllableTools
 ) -> None:
@@ -185,11 +185,6 @@ async def test_a2a_and_ag_ui_enforce_the_limit_of_pending_messages(
 ) -> None:
     """The limit counts the messages of a run over all interfaces."""
     agent = stage.agent(Use("slow", name="x"), "Done.")
-    ann = await served.client("ann")
-    expect_status(await ann.post(path, json={**body, "stream": stream}), 429)
-    assert not (await served.mid.runs()).items
-
-
     served = await serve(agent, limits=Limits(pending=1))
     run = await served.mid.start("actor", "Go.", thread="t", actor="ann")
     await stage.start("x").wait()

@@ -77,6 +77,8 @@ from midrun.server.chat_threads import (
     ReplyEnd,
     cancel_and_wait,
     decide_approval,
+    find_earlier_request,
+    make_attempt_id,
     send_to_run,
     start_run,
 )
@@ -519,17 +521,28 @@ async def _decide_by_data(
     sent: ChatMessage,
     message: pb.Message,
 ) -> bool:
-    """Decide the one open approval by data (`{"approved": true}`); return whether it did."""
+    """Decide the one open ask by data; return whether it did.
+
+    `{"approved": true}` decides an approval. A question is answered by `{"answer": …}`, or by
+    all of the data; a text beside it is the answer itself.
+    """
     approved = (data := _find_data(message)).get("approved")
-    if not isinstance(approved, bool) or len(state.open_asks) != 1:
+    if not data or state.phase is not Phase.WAITING or len(state.open_asks) != 1:
         return False
+    earlier = find_earlier_request(state, sent.request_id)
+    if earlier is not None and not earlier.refused:
+        return False  # it was about an ask before this one
     ask = state.asks[state.open_asks[0] - 1]
-    if state.phase is not Phase.WAITING or ask.effective_kind != "approval":
-        return False
-    details: dict[str, Json] = {"editedArgs": data.get("args"), "reason": sent.text}
-    options = ControlOptions(actor=request_context.actor, request_id=sent.request_id)
-    await decide_approval(run, ask, options, approved=approved, details=details)
-    return True
+    request_id = make_attempt_id(state, sent.request_id)
+    options = ControlOptions(actor=request_context.actor, request_id=request_id)
+    if ask.effective_kind == "approval" and isinstance(approved, bool):
+        details: dict[str, Json] = {"editedArgs": data.get("args"), "reason": sent.text}
+        await decide_approval(run, ask, options, approved=approved, details=details)
+        return True
+    if ask.effective_kind == "question" and not sent.text:
+        await run.answer(data.get("answer", data), ask=ask.id, **options)
+        return True
+    return False
 
 
 def _read_files(message: pb.Message) -> Iterator[File]:

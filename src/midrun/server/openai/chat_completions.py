@@ -99,8 +99,8 @@ def make_model(agent: str) -> dict[str, object]:
 async def create_completion(context: RequestContext) -> Response:
     """Send the newest message to the thread's run, and return or stream the reply."""
     body = await context.decode_body(CompletionInput)
-    context.check_stream()
     check_agent(context, body.model)
+    context.check_stream()
     sent = await _send(context, body)
     if body.stream:
         return CompletionStream(context, body, sent)
