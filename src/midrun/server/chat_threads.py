@@ -11,7 +11,7 @@ A reply is everything that the run does from the entry with the message until it
 
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from hashlib import sha256
 from typing import ClassVar, Final
 
@@ -611,36 +611,35 @@ async def stop_after_grace(context: RequestContext, run: Run) -> None:
         rest_s = server.chat_streams.get_end(run.id) + grace_s - anyio.current_time()
         if rest_s <= 0:
             break
-    try:
+    # A refusal means that the run rests already or has ended, which is the aim. A store error
+    # is dropped: after a disconnect no client is left to report it to.
+    with suppress(ControlRefused, StoreError):
         state = await server.views.read_state(run.id)
-    except StoreError:
-        return  # after a disconnect no client is left to report it to
-    # A run that rests spends nothing. One that waits for a person must keep waiting: the
-    # person may decide elsewhere.
-    if state.phase not in RESTING_PHASES:
-        await stop_quietly(run, context, server.bridges.on_disconnect, "its window was closed")
+        # A run that rests spends nothing. One that waits for a person must keep waiting: the
+        # person may decide elsewhere.
+        if state.phase not in RESTING_PHASES:
+            await _stop_run(context, run, server.bridges.on_disconnect, "its window was closed")
 
 
-async def stop_quietly(run: Run, context: RequestContext, control: str, reason: str) -> None:
-    """Pause or cancel a run; a refusal is no error."""
-    try:
-        if control == "cancel":
-            await run.cancel(actor=context.actor, reason=reason)
-        else:
-            await run.pause(now=True, actor=context.actor, reason=reason)
-    except (ControlRefused, StoreError):
-        # A refusal means that the run rests already or has ended, which is the aim. A store
-        # error is dropped: after a disconnect no client is left to report it to.
-        return
+async def _stop_run(context: RequestContext, run: Run, control: str, reason: str) -> None:
+    if control == "cancel":
+        await run.cancel(actor=context.actor, reason=reason)
+    else:
+        await run.pause(now=True, actor=context.actor, reason=reason)
 
 
 async def stop_thread(context: RequestContext, agent: str, thread: str) -> bool:
-    """Pause or cancel the open run of a thread, as `Bridges.stop` sets; return whether any."""
+    """Pause or cancel the open run of a thread, as `Bridges.stop` sets; return whether any.
+
+    Raises:
+        StoreError: the run works on.
+    """
     row = await find_newest_run(context, agent, thread)
     if row is None or row.head.phase in TERMINAL_PHASES:
         return False
     run = await context.server.mid.get(row.run)
-    await stop_quietly(run, context, context.server.bridges.stop, "stopped by the user")
+    with suppress(ControlRefused):  # it rests already, or has ended
+        await _stop_run(context, run, context.server.bridges.stop, "stopped by the user")
     return True
 
 

@@ -14,8 +14,10 @@ import pytest
 from midrun import Actor, Agent, Call, tool
 from midrun.core.entries import PauseRequested, RedirectRequested
 from midrun.core.transcript import Transcript
+from midrun.errors import StoreBusy
 from midrun.models import ScriptedModel, Use
 from midrun.ports.model import Finished, Piece
+from midrun.runs.service import RunService
 from midrun.server import Bridges
 from midrun.stops import MaxSteps, MaxToolCalls
 from midrun.testing.controllable_tools import ControllableTools
@@ -278,6 +280,29 @@ async def test_the_thinking_the_plan_and_the_phase_are_parts_of_the_message(
         assert states == [("Paint", "running"), ("Look", "queued")]
         phase = client.get_data("phase")
         assert (phase["phase"], "ompleted" in str(phase["sentence"])) == ("completed", True)
+
+
+@pytest.mark.parametrize("path", ["/ai/actor/t/stop", "/copilotkit/agent/actor/stop/t"])
+async def test_a_stop_that_the_store_does_not_take_is_an_error(
+    serve_agent: ServeAgent,
+    stage: ControllableTools,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+) -> None:
+    """The run works on, and its user must know."""
+
+    async def be_busy(*_: object) -> None:
+        raise StoreBusy("runs.db", 5)
+
+    agent = stage.agent(Use("read", name="x"), "Done.")
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        run = await server.mid.start("actor", "Go.", thread="t")
+        await stage.start("x").wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(RunService, "submit", be_busy)
+            assert (await http.post(path, json={})).status_code == 503
+        assert (await http.post(path, json={})).json()["stopped"] is True
+        await run.until("paused")
 
 
 async def test_a_viewer_who_stops_watching_does_not_pause_the_run(
