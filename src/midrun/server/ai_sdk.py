@@ -117,6 +117,7 @@ async def send_chat(context: RequestContext) -> Response:
     body, agent = await context.decode_body(ChatInput), context.path["agent"]
     context.check_stream()
     message = body.messages[-1] if body.messages else UiMessage()
+    name = message.id or str(len(body.messages))
     text, files = "", cast("tuple[File, ...]", ())
     if message.role == "user":
         files = message.read_files()
@@ -128,10 +129,7 @@ async def send_chat(context: RequestContext) -> Response:
         files=files,
         # An edited message has the id of the message that it replaces.
         request_id=_make_request_id(
-            context,
-            body.id,
-            message.id or str(len(body.messages)),
-            digest_content(agent, text, files=files),
+            context, body.id, digest_content(name, agent, text, files=files)
         ),
     )
     row = await find_newest_run(context, agent, body.id)
@@ -206,8 +204,8 @@ async def list_messages(context: RequestContext) -> Response:
     return json_response({"messages": messages})
 
 
-def _make_request_id(context: RequestContext, chat: str, *parts: str) -> str:
-    return context.make_request_id(":".join(["ai", chat, *parts]))
+def _make_request_id(context: RequestContext, chat: str, message: str) -> str:
+    return context.make_request_id(f"ai:{chat}:{message}")
 
 
 def _find_begin(context: RequestContext, state: State) -> Seq:

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from midrun import Actor, Agent, Call, tool
-from midrun.core.entries import PauseRequested, RedirectRequested
+from midrun.core.entries import PauseRequested, RedirectRequested, RunStarted
 from midrun.core.transcript import Transcript
 from midrun.errors import StoreBusy
 from midrun.models import ScriptedModel, Use
@@ -215,6 +215,17 @@ async def test_an_edited_message_is_a_new_one(serve_agent: ServeAgent, kind: str
         await client.send(edit="Stay.")
         await client.wait_for_done("edit")
         assert (client.get_text(), client.errors) == ("As you said: Stay.", [])
+
+
+async def test_a_long_id_of_a_message_is_not_kept(serve_agent: ServeAgent) -> None:
+    """The journal and the state of a run have the ids of all its requests."""
+    agent = Agent("actor", model=ScriptedModel(["Done."]))
+    message = make_user_message("Go.") | {"id": "x" * 100_000}
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        reply = await http.post("/ai/actor", json={"id": "t", "messages": [message]})
+        assert "[DONE]" in reply.text
+        (started,) = await read_entries(await server.get_only_run(), RunStarted)
+        assert len(started.request_id) < 100
 
 
 async def test_an_approval_that_a_halt_has_refused_is_given_after_the_halt(
