@@ -36,6 +36,7 @@ from midrun.runs.values import FeedEntry, Receipt
 from midrun.server.feed_routes import SseResponse, StreamSource
 from midrun.server.problem_details import HttpProblem
 from midrun.server.request_context import RequestContext
+from midrun.server.rest_text import describe_asks
 
 FIRST_SEQ: Final = Seq(1)
 """The entry that starts a run; it has the user's first message."""
@@ -276,7 +277,7 @@ async def _send_by_phase(
     by_words: bool,  # noqa: FBT001 - one caller
 ) -> Receipt | None:
     if by_words and state.phase is Phase.WAITING:
-        receipt = await decide_by_words(run, state, message, options)
+        receipt = await decide_by_words(context, run, state, message, options)
         if receipt is not None:
             return receipt
     return await _send_text(context, run, state, message, options)
@@ -403,7 +404,11 @@ _DECISION_PATTERN: Final = re.compile(
 
 
 async def decide_by_words(
-    run: Run, state: State, message: ChatMessage, options: ControlOptions
+    context: RequestContext,
+    run: Run,
+    state: State,
+    message: ChatMessage,
+    options: ControlOptions,
 ) -> Receipt | None:
     """Decide an ask by a text, for clients that have nothing but text; None if it does not.
 
@@ -415,6 +420,7 @@ async def decide_by_words(
 
     Raises:
         ControlRefused: the ask was decided before.
+        HttpProblem: 409, the word does not name the ask, and its writer may not have seen it.
     """
     text, files = message.text, message.files
     found = _DECISION_PATTERN.fullmatch(text.strip())
@@ -424,13 +430,13 @@ async def decide_by_words(
     word = text.strip().lower().rstrip(".!")
     verb, rest = (found["verb"].lower(), found["rest"]) if found is not None else ("", "")
     if ask.effective_kind == "approval":
-        is_approved = verb == "approve" and not rest.strip(" .!")
-        if is_approved or word in APPROVE_WORDS:
-            return await decide_approval(run, ask, options, approved=True, details={})
-        if verb == "decline" or word in DECLINE_WORDS:
-            details: dict[str, Json] = {"reason": rest}
-            return await decide_approval(run, ask, options, approved=False, details=details)
-        return None
+        approved = (verb == "approve" and not rest.strip(" .!")) or word in APPROVE_WORDS
+        if not approved and verb != "decline" and word not in DECLINE_WORDS:
+            return None
+        if found is None or not found["ask"]:
+            check_was_shown(context, state, ask)
+        details: dict[str, Json] = {} if approved else {"reason": rest}
+        return await decide_approval(run, ask, options, approved=approved, details=details)
     # Without the name of an ask, the words "answer …" may be the beginning of the answer
     # itself.
     answer = rest if verb == "answer" and found is not None and found["ask"] else text
@@ -446,6 +452,32 @@ def _find_meant_ask(state: State, name: str | None) -> Ask | None:
     if name is not None:
         return state.find_ask(name.lower())
     return state.asks[state.open_asks[0] - 1] if len(state.open_asks) == 1 else None
+
+
+def check_was_shown(context: RequestContext, state: State, ask: Ask) -> None:
+    """Refuse a decision that names no ask, if the caller may mean an earlier one.
+
+    The reply to the caller's newest message ended where the run rested. If the run has been
+    continued since then, by another person or a time limit, that reply does not have the asks
+    that came afterwards.
+
+    Raises:
+        HttpProblem: 409, with the ask, and the words that decide it by its name.
+    """
+    own = context.make_request_id("")
+    sent = [
+        outcome.seq
+        for name, outcome in state.requests.items()
+        if name.startswith(own) and not outcome.refused
+    ]
+    newest = max(sent, default=FIRST_SEQ)
+    controls = (state.last_control_seq, *(each.closed_seq for each in state.asks))
+    if any(newest < seq < ask.opened_seq for seq in controls):
+        problem = (
+            "Cannot decide about a call that came after the reply to your last message. Write "
+            f"`approve {ask.id}` or `decline {ask.id}`."
+        )
+        raise HttpProblem("ask_not_shown", 409, f"{problem}\n\n{describe_asks(state)}")
 
 
 # ── replies ───────────────────────────────────────────────────────────────────────────────

@@ -25,7 +25,13 @@ from openai.types.responses import (
 from openai.types.responses.response_input_param import McpApprovalResponse
 
 from midrun import Actor, Agent, Call, Run, ask_human, tool
-from midrun.core.entries import AskAnswered, PauseRequested, RedirectRequested, RunStarted
+from midrun.core.entries import (
+    AskAnswered,
+    AskOpened,
+    PauseRequested,
+    RedirectRequested,
+    RunStarted,
+)
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
@@ -33,7 +39,7 @@ from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.protocols.chat_drivers import open_openai
 from tests.scenarios.protocols.conftest import ServeAgent, open_http_client
 from tests.support.gated_model import GatedModel, GatedReply
-from tests.support.run_journal import read_entries, yield_until
+from tests.support.run_journal import read_entries, wait_for_entry, yield_until
 
 pytestmark = pytest.mark.once
 
@@ -179,6 +185,34 @@ async def test_a_late_decision_about_a_named_call_leaves_the_other_calls_open(
         with pytest.raises(APIStatusError, match="ada"):
             await say(client, "Pay.", "Hm.", "decline a1")
         assert await say(client, "Pay.", "Hm.", "approve a2") == "Done."
+
+
+async def test_a_word_decides_no_call_that_its_writer_has_not_seen(
+    serve_agent: ServeAgent,
+) -> None:
+    """Another person has decided about the call that the word was written for."""
+    paid: list[int] = []
+
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    model = ScriptedModel([Use("pay", amount=1), Use("pay", amount=2000), "Done."])
+    agent = Agent("actor", model=model, tools=[pay])
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        shown = await say(client, "Pay.")
+        run = await server.get_only_run()
+        await run.approve(ask="a1", actor="ada")
+        await wait_for_entry(run, AskOpened, 2)
+        await run.until("waiting")
+        with pytest.raises(APIStatusError, match="approve a2") as refused:
+            await say(client, "Pay.", shown, "approve")
+        assert '{"amount":2000}' in str(refused.value)
+        assert paid == [1]
+        assert await say(client, "Pay.", shown, "approve a2") == "Done."
+        assert paid == [1, 2000]
 
 
 async def test_only_a_message_with_a_text_answers_a_question(serve_agent: ServeAgent) -> None:

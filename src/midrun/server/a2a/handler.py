@@ -76,6 +76,7 @@ from midrun.server.chat_threads import (
     ChatMessage,
     ReplyEnd,
     cancel_and_wait,
+    check_was_shown,
     decide_approval,
     find_earlier_request,
     make_attempt_id,
@@ -536,6 +537,7 @@ async def _decide_by_data(
     request_id = make_attempt_id(state, sent.request_id)
     options = ControlOptions(actor=request_context.actor, request_id=request_id)
     if ask.effective_kind == "approval" and isinstance(approved, bool):
+        check_was_shown(request_context, state, ask)
         details: dict[str, Json] = {"editedArgs": data.get("args"), "reason": sent.text}
         await decide_approval(run, ask, options, approved=approved, details=details)
         return True
