@@ -170,7 +170,7 @@ UNREACHABLE_COUNT = 1_000_000
 CALL_START_MUTANTS = (
     Mutant(
         name="nothing_fences",
-        seed=948,
+        seed=2435,
         description="neither the session nor the core nor the store refuses an older epoch",
         plant=lambda: replace_all(
             _plant_unfenced_session(), _plant_unfenced_decide(), _plant_unfenced_store()
@@ -178,7 +178,7 @@ CALL_START_MUTANTS = (
     ),
     Mutant(
         name="session_and_store_do_not_fence",
-        seed=948,
+        seed=2489,
         description="a session goes on under a lease that is not in force",
         plant=lambda: replace_all(_plant_unfenced_session(), _plant_unfenced_store()),
     ),
