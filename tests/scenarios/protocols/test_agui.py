@@ -585,6 +585,29 @@ async def test_a_cancelled_interrupt_cancels_the_run(
         assert [e["type"] for e in ended if e.get("name") == "midrun.report"] == ["CUSTOM"]
 
 
+@pytest.mark.parametrize(
+    ("texts", "unused"), [(["Go."], []), (["Go.", "Hurry."], [{"messages": ["1"]}])]
+)
+async def test_a_message_beside_a_decision_is_listed_as_unused(
+    serve_agent: ServeAgent, stage: ControllableTools, texts: list[str], unused: list[Event]
+) -> None:
+    """It would withdraw the approval. The message that has started the run is not listed."""
+    async with (
+        serve_agent(make_approval_agent(stage)) as server,
+        open_http_client(server) as client,
+    ):
+        interrupt = get_interrupt(await read_segment(client, make_request("Go.")))
+        resume = [{"interruptId": interrupt["id"], "payload": {"approved": True}}]
+        messages = [
+            {"id": str(number), "role": "user", "content": text}
+            for number, text in enumerate(texts)
+        ]
+        body = make_request(runId="r2", messages=messages, resume=resume)
+        ended = await read_segment(client, body)
+        assert get_outcome(ended) == {"type": "success"}
+        assert [e["value"] for e in ended if e.get("name") == "midrun.unused"] == unused
+
+
 async def test_an_interrupt_of_a_run_that_has_ended_starts_no_other_run(
     serve_agent: ServeAgent, stage: ControllableTools
 ) -> None:

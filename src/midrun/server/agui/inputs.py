@@ -270,11 +270,15 @@ async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInpu
         # the entries of the control itself.
         state = await context.server.views.read_state(run.id)
         options = ControlOptions(actor=context.actor, request_id=request)
+        known_texts = [message.text for message in state.messages]
         if await _send_decisions(context, run, state, agui_input, options):
             tools = state.run_started.client_tools
             unused = _list_unused_tools(known_agent, agui_input, tools)
+            beside = agui_input.newest_message
+            # Not sent: as a redirect, it would withdraw an approval.
+            if beside is not None and not any(beside.task_text in text for text in known_texts):
+                unused["messages"] = [beside.id]
             return JoinedRun(run=run, state=state, unused=unused)
-        known_texts = [message.text for message in state.messages]
     new_tools = agui_input.select_new_tools(known_agent)
     message = ChatMessage(
         agent=agent,
