@@ -21,7 +21,7 @@ from midrun.core.journaled_text import shorten_to_line
 from midrun.runs.values import CallView, OpenAsk, Receipt, RunView
 from midrun.text.buttons import Button
 from midrun.text.hidden_characters import escape_hidden, show_hidden
-from midrun.text.phrases import format_arguments
+from midrun.text.phrases import format_amount, format_arguments
 from midrun.text.status import format_status_word
 from midrun.tui.styled_text import (
     SGR_BY_STYLE,
@@ -334,7 +334,7 @@ def _format_button_command(button: Button, view: RunView) -> str:
     """Return the command that does the same as pressing the button now."""
     if button.command == "say" and view.phase == "paused":
         return "say, then resume"
-    caps = (f" --cap {name}={cap:g}" for name, cap in button.caps.items())
+    caps = (f" --cap {name}={cap:.15g}" for name, cap in button.caps.items())
     return "".join((command_name(button.command), *caps))
 
 
@@ -382,7 +382,10 @@ def _list_facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
         facts.append(("ask", f"{view.run_id}-{ask.id}  {format_question(ask)}{args}"))
     facts += [("effect", effect.title) for effect in view.effects[-EFFECTS_MAX_ROWS:]]
     # By the name that `raise-cap` accepts.
-    facts += [("cap", f"{cap.name}: {cap.used:g} of {cap.cap:g}") for cap in view.caps]
+    facts += [
+        ("cap", f"{cap.name}: {format_amount(cap.used)} of {format_amount(cap.cap)}")
+        for cap in view.caps
+    ]
     facts += (
         [("used", f"{format_count(view.usage.tokens)} tokens{money}")]
         if view.usage.tokens

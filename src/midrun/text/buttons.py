@@ -28,6 +28,7 @@ from midrun.core.stops import measure_caps
 from midrun.core.transitions import list_phase_controls
 from midrun.core.undo import is_undo_due, is_undo_unsafe, list_remaining_cleanups
 from midrun.core.values import Effect, Phase, Value
+from midrun.text.phrases import format_amount
 from midrun.text.titles import format_title
 
 
@@ -162,10 +163,9 @@ def _build_raise_cap_button(state: State, cap_name: str) -> Button:
     _, bound = measure_caps(state.stop, state.meter_with_time)[cap_name]
     cap = bound / CAP_SCALES.get(cap_name, 1)
     new = propose_raised_cap(cap_name, cap)
+    amount = format_amount(new - cap)
     more = (
-        f"${new - cap:g}"
-        if cap_name == "cost"
-        else f"{new - cap:g} {_CAP_UNITS.get(cap_name, cap_name)}"
+        f"${amount}" if cap_name == "cost" else f"{amount} {_CAP_UNITS.get(cap_name, cap_name)}"
     )
     unmade = describe_unmade(state, quote_tool)
     waiting = f" {unmade}." if unmade else ""

@@ -56,6 +56,8 @@ _MARKDOWN_PATTERN: Final = re.compile(
 _LINK_PATTERN: Final = re.compile(r"!?\[([^\[\]\n]{1,200})\]\([^()\s]{1,400}\)")
 _PLAIN_NAME_PATTERN: Final = re.compile(r"[\w.\-]+")
 _DURATION_UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
+LARGE_AMOUNT: Final = 100_000
+"""From here on an amount is shown without decimals."""
 
 
 Tone = Literal[
@@ -302,6 +304,11 @@ def _quote_exactly(text: str) -> str:
 def _escape_mark(found: re.Match[str]) -> str:
     slashes, mark = found[1], found[2]
     return f"{slashes * 2}\\{mark}" if mark else slashes * 2
+
+
+def format_amount(amount: float) -> str:
+    """Return the amount of a cap: a large one in full, and not as 2e+06."""
+    return f"{amount:,.0f}" if amount >= LARGE_AMOUNT else f"{amount:g}"
 
 
 def format_condition(stop: str) -> str:

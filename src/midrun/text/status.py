@@ -25,7 +25,7 @@ from midrun.core.stops import measure_caps
 from midrun.core.undo import is_undo_due
 from midrun.core.values import Phase, Value
 from midrun.text.buttons import CAP_SCALES, describe_cancel_action, is_stoppable, quote_tool
-from midrun.text.phrases import format_condition
+from midrun.text.phrases import format_amount, format_condition
 
 StatusStyle = Literal[
     "queued",
@@ -173,7 +173,8 @@ def _describe_paused(state: State) -> StatusLine:
     if pause is not None and pause.cap_name:
         name = CAP_NOUNS[pause.cap_name]
         _, bound = measure_caps(state.stop, state.meter_with_time)[pause.cap_name]
-        word = f"Paused at the {name} cap ({bound / CAP_SCALES.get(pause.cap_name, 1):g})"
+        cap = format_amount(bound / CAP_SCALES.get(pause.cap_name, 1))
+        word = f"Paused at the {name} cap ({cap})"
         note = unmade or note
         return StatusLine(
             style="paused", word=word, note=note, announcement=f"Paused at the {name} cap."

@@ -6,6 +6,7 @@ from midrun.core import controls as c
 from midrun.core import driver_inputs as v
 from midrun.core.entries import (
     CallAborted,
+    CallDone,
     CallFailed,
     CallUnknown,
     CapReached,
@@ -16,9 +17,18 @@ from midrun.core.entries import (
 )
 from midrun.core.ids import CallId, Epoch
 from midrun.core.state import State
-from midrun.core.stops import MaxCost, MaxSteps
+from midrun.core.stops import MaxCost, MaxSteps, MaxTokens
 from midrun.core.transitions import list_possible_controls
-from midrun.core.values import Actor, Effect, Phase, PlanItem, RequestedCall, Traits
+from midrun.core.values import (
+    Actor,
+    Effect,
+    Phase,
+    PlanItem,
+    Reply,
+    RequestedCall,
+    Spend,
+    Traits,
+)
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
 from midrun.text.buttons import Button, build_buttons, mark_worker_lost, propose_raised_cap
 from midrun.text.phrases import format_condition
@@ -239,6 +249,17 @@ def test_the_resume_button_at_a_cap_raises_it() -> None:
     assert pause.consequence == "Adds 10 turns, then continues; nothing is repeated."
     assert (redirect.command, redirect.caps) == ("resume", {"steps": 11})
     reach_step_cap().when(c.Resume(caps={"steps": 11})).then(phase=Phase.QUEUED)
+
+
+def test_a_large_cap_is_shown_in_full() -> None:
+    started = RunStarted(agent="clerk", task="Sort", by="ann", stop=MaxTokens(2_000_000))
+    reply = Reply(uses=(SEARCH,))
+    done = CallDone(call=CallId("c1"), reply=reply, spent=Spend(tokens=2_000_000))
+    run = given(started, LeaseTaken(epoch=E1)).starts("c1")
+    run = run.after(v.CloseCall(epoch=E1, outcome=done)).starts("c2").after(report_done("c2"))
+    state = run.advances().then(phase=Phase.PAUSED).state
+    assert build_status_line(state).word == "Paused at the token cap (2,000,000)"
+    assert get_buttons(state)[0].consequence.startswith("Adds 1,000,000 tokens, then")
 
 
 def test_a_second_pause_keeps_the_condition_of_the_first() -> None:
