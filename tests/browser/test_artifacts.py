@@ -7,7 +7,7 @@ from playwright.async_api import expect
 from midrun import Agent, Call, tool
 from midrun.models import ScriptedModel, Use
 from tests.browser.harness import Harness, find_dark_violations, find_violations
-from tests.browser.stage import HeldModel, Hold, Stage
+from tests.browser.stage import HeldModel, Hold, Stage, Turn
 from tests.unit.server.conftest import ACTORS
 
 FIRST: Final = "# Trees\n\nThe town has *412* trees.\n"
@@ -100,7 +100,7 @@ async def test_the_preview_follows_a_growing_document_unless_it_was_scrolled(
 ) -> None:
     """Also by a finger, which leaves no pointer on it."""
     text = "\n\n".join(f"Line {number}." for number in range(60))
-    turns = (
+    turns: tuple[Turn, ...] = (
         Use("write", text=text),
         ["So ", Hold("first"), Use("write", text=f"{text}\n\nThe last line.")],
         ["And ", Hold("second"), "done."],

@@ -300,8 +300,8 @@ async def test_the_hint_of_the_composer_fits_the_moment_and_the_screen(
     harness: Harness, stage: Stage
 ) -> None:
     """An instruction ends a reply, and waits for a tool; a touch screen has no keys."""
-    turns = (["The first half ", Hold("half"), Use("slow", name="work")], "Done.")
-    ui = await open_run_page(harness, stage, *turns)
+    turn: Turn = ["The first half ", Hold("half"), Use("slow", name="work")]
+    ui = await open_run_page(harness, stage, turn, "Done.")
     hint = ui.page.locator("midrun-controls .hint")
     await stage.start("half").wait()
     await ui.button("redirect").click()
