@@ -7,6 +7,7 @@ from playwright.async_api import expect
 from midrun import Agent, Call, tool
 from midrun.models import ScriptedModel, Use
 from tests.browser.harness import Harness, find_dark_violations, find_violations
+from tests.browser.stage import HeldModel, Hold, Stage
 from tests.unit.server.conftest import ACTORS
 
 FIRST: Final = "# Trees\n\nThe town has *412* trees.\n"
@@ -92,6 +93,32 @@ async def test_an_approval_shows_the_artifact_that_would_be_sent(harness: Harnes
     await page.get_by_role("button", name="Close", exact=True).click()
     await card.get_by_role("button", name="Approve").click()
     await run.until("completed")
+
+
+async def test_the_preview_follows_a_growing_document_unless_it_was_scrolled(
+    harness: Harness, stage: Stage
+) -> None:
+    """Also by a finger, which leaves no pointer on it."""
+    text = "\n\n".join(f"Line {number}." for number in range(60))
+    turns = (
+        Use("write", text=text),
+        ["So ", Hold("first"), Use("write", text=f"{text}\n\nThe last line.")],
+        ["And ", Hold("second"), "done."],
+    )
+    site = await harness.site(Agent("clerk", model=HeldModel(stage, turns), tools=[write]))
+    run = await site.start("clerk", "Brief the council")
+    await stage.start("first").wait()
+    reader, other = [await harness.page(site, f"/runs/{run.id}") for _ in range(2)]
+    for page in (reader, other):
+        await expect(page.locator("midrun-artifacts .preview")).to_contain_text("Line 59.")
+    await reader.locator("midrun-artifacts .preview").evaluate("box => (box.scrollTop = 40)")
+    stage.gate("first").set()
+    for page in (reader, other):
+        preview = page.locator("midrun-artifacts .preview")
+        await expect(preview).to_contain_text("The last line.")
+    top = "box => box.scrollTop"
+    assert await reader.locator("midrun-artifacts .preview").evaluate(top) == 40
+    assert await other.locator("midrun-artifacts .preview").evaluate(top) > 40
 
 
 async def test_an_open_artifact_stays_open_when_a_new_version_comes(harness: Harness) -> None:

@@ -12,10 +12,11 @@ READ_FOCUS: Final = """() => {
   let at = document.activeElement;
   while (at?.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
   const words = at.getAttribute("aria-label") ?? at.labels?.[0]?.textContent ?? at.textContent;
-  // The composer shows its ring around the whole line. No key acts on a heading: it has none.
+  // The composer shows its ring around the whole line. A heading or a panel has none: nothing
+  // is typed into it.
   const hasRing = (one) => Boolean(one) && getComputedStyle(one).outlineStyle !== "none";
   const isShown = at.matches(":focus-visible") && (hasRing(at) || hasRing(at.form));
-  const visible = isShown || at.matches("h1, h2, h3");
+  const visible = isShown || at.matches("h1, h2, h3, section");
   return {tag: at.localName, words: words.replace(/\\s+/g, " ").trim(), visible};
 }"""
 

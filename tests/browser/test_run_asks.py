@@ -165,6 +165,8 @@ async def test_a_call_is_approved_with_other_arguments(harness: Harness, stage: 
     await ui.page.get_by_label("Name", exact=True).fill("ada")
     await ui.button_named("Approve this").click()
     await ui.expect_badge("Completed")
+    decided = ui.page.locator("midrun-asks")
+    await expect(decided).to_contain_text("Approved by you, with another “Name”")
     assert stage.completed == ["ada"]
 
 

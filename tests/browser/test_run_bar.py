@@ -296,6 +296,24 @@ async def test_the_consequence_is_that_of_the_button_under_the_pointer(
     await expect(hint).to_contain_text("your instruction")
 
 
+async def test_the_hint_of_the_composer_fits_the_moment_and_the_screen(
+    harness: Harness, stage: Stage
+) -> None:
+    """An instruction ends a reply, and waits for a tool; a touch screen has no keys."""
+    turns = (["The first half ", Hold("half"), Use("slow", name="work")], "Done.")
+    ui = await open_run_page(harness, stage, *turns)
+    hint = ui.page.locator("midrun-controls .hint")
+    await stage.start("half").wait()
+    await ui.button("redirect").click()
+    await expect(hint).to_contain_text("Enter: the reply stops here")
+    stage.gate("half").set()
+    await expect(hint).to_contain_text("Enter: from the next turn · Ctrl+Enter: now")
+    await ui.page.evaluate("globalThis.matchMedia = () => ({matches: true})")
+    await expect(hint).to_have_text(
+        "Follows your instruction from the next turn; finished work stays."
+    )
+
+
 async def test_the_bar_stays_at_the_lower_edge_when_the_page_is_scrolled_to_its_end(
     harness: Harness, stage: Stage
 ) -> None:

@@ -5,6 +5,7 @@ from playwright.async_api import expect
 
 from tests.browser.harness import Harness, discard_profile
 from tests.browser.run_page import open_at_tool, open_run_page
+from tests.browser.scenes import unsure
 from tests.browser.stage import Hold, Stage
 from tests.unit.server.conftest import ACTORS
 
@@ -27,6 +28,20 @@ async def test_p_r_s_and_c_are_the_four_buttons(harness: Harness, stage: Stage) 
     await ui.page.keyboard.press("p")
     await ui.expect_badge("Pausing, requested by you")
     assert not (await ui.run.view()).pending
+
+
+async def test_a_goes_to_a_call_of_unknown_outcome_too(harness: Harness, stage: Stage) -> None:
+    """Its row is on the bar. Not while the cancel sheet is open."""
+    ui = await unsure(harness, stage)
+    await ui.button("cancel").click()
+    sheet = ui.page.locator("midrun-cancel-sheet")
+    await expect(sheet).to_be_visible()
+    await ui.page.keyboard.press("a")
+    await expect(ui.button_named("It did")).not_to_be_focused()
+    await ui.page.keyboard.press("Escape")
+    await expect(sheet).to_have_count(0)
+    await ui.page.keyboard.press("a")
+    await expect(ui.button_named("It did")).to_be_focused()
 
 
 async def test_typing_goes_on_after_a_text_was_sent(harness: Harness, stage: Stage) -> None:

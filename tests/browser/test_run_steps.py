@@ -169,6 +169,9 @@ async def test_a_structured_result_is_shown_as_fields(harness: Harness, stage: S
     await expect(result.get_by_text("Line 79 of many.").first).to_be_hidden()
     await result.get_by_text(f"Show all {len(text):,} characters").click()
     await expect(result.get_by_text("Line 79 of many.").first).to_be_visible()
+    await expect(result.get_by_text("Show less")).to_be_visible()
+    beginnings = result.get_by_text("Line 0 of many.").filter(visible=True)
+    await expect(beginnings).to_have_count(1)  # the whole text takes the place of its beginning
     await expect(result.locator("pre")).to_be_hidden()
     await result.get_by_text("JSON").click()
     await expect(result.locator("pre")).to_contain_text('"name": "Acme"')

@@ -18,7 +18,7 @@ from midrun.cli.command_specs import COMMANDS
 from midrun.cli.hints import format_command, format_refusal, next_step
 from midrun.cli.output import UNWRITABLE_ERRNOS, CommandOutput
 from midrun.cli.parser import USAGE_EXIT_CODE
-from midrun.cli.settings import resolve_settings
+from midrun.cli.settings import DEFAULT_STORE, resolve_settings
 from midrun.cli.targets import find_saved_token, load_given_app, open_target
 from midrun.errors import (
     ControlRefused,
@@ -27,17 +27,13 @@ from midrun.errors import (
     RunErased,
     RunNotFound,
     ServerRefused,
+    StoreUnreachable,
 )
 from midrun.runs.protocols import AnyMidrun
 from midrun.tui.styled_text import escape_controls
 
 Command = Callable[[AnyMidrun, Namespace, CommandOutput], Awaitable[int]]
 StandaloneCommand = Callable[[Namespace, CommandOutput], Awaitable[int]]
-
-HINT_BY_ERROR_CODE: Final = {
-    "store_unreachable": "name the store or the server: --store or --url",
-}
-"""Error code → next step, for errors whose text does not name one."""
 
 OPTION_BY_ARGUMENT: Final = {
     "allow_hosts": "--allow-host",
@@ -52,6 +48,7 @@ OPTION_BY_ARGUMENT: Final = {
     "quota": "--quota",
     "root_path": "--root-path",
     "scope": "--scope",
+    "session_key": "MIDRUN_SESSION_KEY",
     "store": "--store",
     "thread": "--thread",
     "tls_cert": "--tls-cert",
@@ -61,7 +58,7 @@ OPTION_BY_ARGUMENT: Final = {
     "url": "--url",
     "webhook": "--webhook",
 }
-"""Argument of a Python function → the option of the command that sets it."""
+"""Argument of a Python function → the option, or the variable, that sets it."""
 
 HTTP_UNAUTHORIZED: Final = 401
 
@@ -168,7 +165,9 @@ def _find_hint(error: MidrunError, args: Namespace) -> str:
         return f"list the runs: {format_command(args, 'ls')}"
     if isinstance(error.__cause__, OSError) and error.__cause__.errno == EADDRINUSE:
         return "choose another port: --port N, or --port 0 for any free port"
-    return HINT_BY_ERROR_CODE.get(error.code, "")
+    if isinstance(error, StoreUnreachable) and getattr(args, "store", "") == DEFAULT_STORE:
+        return "name the store or the server: --store or --url"
+    return ""
 
 
 def _format_error(error: MidrunError, args: Namespace) -> str:

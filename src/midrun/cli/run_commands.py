@@ -318,11 +318,14 @@ def check_service(args: Namespace) -> None:
     if not 0 <= args.port <= PORT_MAX:
         raise Misconfigured("port", f"must be from 0 to {PORT_MAX}, got {args.port}")
     require_server()
-    from midrun.server.request_checks import parse_address  # noqa: PLC0415 - needs the extra
-    from midrun.server.serve import check_exposure  # noqa: PLC0415 - needs the extra
+    from midrun.server.auth import check_session_key  # noqa: PLC0415 - needs the extra
+    from midrun.server.request_checks import parse_address  # noqa: PLC0415 - as above
+    from midrun.server.serve import check_exposure  # noqa: PLC0415 - as above
 
     hosts, public = args.allow_host or (), args.public_url
-    has_credential = args.token is not None or _build_auth(args) is not None
+    auth = _build_auth(args)  # also next to a token: they cannot be combined
+    has_credential = args.token is not None or auth is not None
+    check_session_key(_get_session_key(args), has_token=auth is None)
     check_exposure(args.host, has_credential=has_credential, is_named=bool(hosts or public))
     parse_address(hosts, args.allow_origin or (), public)
     _build_push(args)
@@ -375,6 +378,10 @@ def _build_auth(args: Namespace) -> "Auth | None":
     from midrun.server import FirstOf  # noqa: PLC0415 - needs the extra `server`
 
     return ways[0] if len(ways) == 1 else FirstOf(*ways)
+
+
+def _get_session_key(args: Namespace) -> bytes | None:
+    return str(args.session_key).encode() or None
 
 
 def _build_oidc(args: Namespace) -> "Auth":
@@ -447,6 +454,7 @@ async def serve(args: Namespace, out: CommandOutput) -> int:
                 allow_origins=args.allow_origin or (),
                 limits=limits,
                 bridges=Bridges(push_to=tuple(args.a2a_push_to or ())),
+                session_key=_get_session_key(args),
                 unsigned_checkpoints=args.unsigned_checkpoints,
                 public_url=args.public_url,
                 network=_build_network(args),

@@ -40,6 +40,7 @@ SECRET_NAMES: Final = (
     "webhook_secret",
     "metrics_token",
     "oidc_client_secret",
+    "session_key",
 )
 """Settings that are secrets. The setting `<name>_file` names a file that holds one."""
 

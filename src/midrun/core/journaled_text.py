@@ -28,6 +28,8 @@ UNMADE_NAMED_MAX = 10
 WITHHELD_PREFIX = "withheld: "
 """Begins `CallDone.encoding_error` if a hook of the agent keeps the result from the model."""
 
+QUOTA_PREFIX = "the quota of "
+"""Begins `CapReached.stop` if a quota is used up, and no condition of the run was met."""
 
 _INNER_MARKS = str.maketrans("“”", "‘’")  # noqa: RUF001 - quotation marks inside a quotation
 

@@ -223,8 +223,8 @@ class DemoFiles:
         """Send a mail. This cannot be undone, and a person is asked first.
 
         Args:
-            to: Whom to.
-            subject: Of the mail.
+            to: The address of the recipient.
+            subject: The subject line.
             body: The whole text of the mail, in Markdown.
         """
         mail = EmailMessage()

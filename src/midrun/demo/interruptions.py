@@ -185,7 +185,8 @@ class ResearcherScript:
     def _write_late_topics(self, wanted: list[str]) -> Steps:
         yield from self._write_topics(wanted)
         work = self._work
-        words = f"The briefing has {len(work.sections)} sections now and is in {work.file}."
+        count = len(work.sections)
+        words = f"The briefing has {count} section{'' if count == 1 else 's'} now."
         mailed = f" What went to {work.mailed_to} is without that." if work.mailed_to else ""
         yield ScriptLine(words + mailed)
 

@@ -56,7 +56,6 @@ class BriefingProgress:
     has_begun_writing: bool = False  # writing has begun, so the emphasis is fixed
     sections: list[str] = field(default_factory=list)  # headings in the draft
     texts: dict[str, str] = field(default_factory=dict)  # heading → text, as written
-    file: str = "the draft"
     fact_check_remark: str = "the figures are not checked"
     mailed_to: str = ""  # the recipient, once the mail is sent
     only_farewell_left: bool = False  # only the farewell is left
@@ -308,8 +307,8 @@ def write_section(
         if heading not in progress.sections:
             (made,) = yield ScriptLine("It is not there, so I write it again.", (use,))
     match made.result:
-        case {"file": str(file), "sections": [*sections]}:
-            progress.file, progress.sections = file, [str(one) for one in sections]
+        case {"sections": [*sections]}:
+            progress.sections = [str(one) for one in sections]
             progress.texts[heading] = text
         case _:
             return

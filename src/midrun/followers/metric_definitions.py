@@ -182,7 +182,8 @@ QUEUE_AGE: Final = _define_gauge(
 )
 RUNS_WITHOUT_WORKER: Final = _define_gauge(
     "midrun.runs_without_worker",
-    "Runs that need a worker and have no live one; counted up to 1000.",
+    "Runs that need a worker and have no live one, also those that wait for a place "
+    "under a limit; counted up to 1000.",
 )
 ASKS_OPEN: Final = _define_gauge("midrun.asks_open", "Asks that wait for a person.", "agent")
 ASK_AGE: Final = _define_gauge(

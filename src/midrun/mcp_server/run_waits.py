@@ -31,7 +31,9 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from midrun.core.ids import parse_ask_number
 from midrun.core.values import RESTING_PHASES, Json, Phase
+from midrun.errors import ControlRefused
 from midrun.events import ArgumentsDelta, EntryEvent, TextDelta, ThinkingDelta
 from midrun.mcp_server.ask_forms import find_decidable_asks, make_form, send_response
 from midrun.mcp_server.run_tools import (
@@ -104,13 +106,17 @@ async def apply_responses(
     Raises:
         ControlRefused: A decision was refused; or the ask is closed, and `must_be_open`.
     """
-    asks = {str(ask.id): ask for ask in (await run.view()).asks}
+    view = await run.view()
+    asks = {str(ask.id): ask for ask in view.asks}
     for ask_id, response in responses.items():
         if not isinstance(response, ElicitResult):
             continue
         if ask_id in asks:
             await send_response(access, run, asks[ask_id], response)
         elif must_be_open and response.action != "cancel":
+            # The client sends the id, and a request to the server has it in its path.
+            if not parse_ask_number(ask_id):
+                raise ControlRefused(run.id, "answer", "no_such_ask", view.phase, view.allowed)
             # The ask is closed, so the core refuses any decision, with the name of the person
             # who was first.
             await run.answer(None, ask=ask_id, actor=access.actor)

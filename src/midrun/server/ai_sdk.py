@@ -41,10 +41,12 @@ from midrun.server.chat_threads import (
     ChatStream,
     ReplyEvents,
     decide_approval,
+    digest_content,
     find_ask,
     find_earlier_request,
     find_newest_run,
     find_unsent_part,
+    make_attempt_id,
     read_file_part,
     send_message,
     send_to_run,
@@ -113,7 +115,9 @@ class ChatInput(Struct, frozen=True, kw_only=True, rename="camel"):
 async def send_chat(context: RequestContext) -> Response:
     """Send the newest message or the decisions to the thread's run, and stream the reply."""
     body, agent = await context.decode_body(ChatInput), context.path["agent"]
+    context.check_stream()
     message = body.messages[-1] if body.messages else UiMessage()
+    name = message.id or str(len(body.messages))
     text, files = "", cast("tuple[File, ...]", ())
     if message.role == "user":
         files = message.read_files()
@@ -123,7 +127,10 @@ async def send_chat(context: RequestContext) -> Response:
         thread=body.id,
         text=text,
         files=files,
-        request_id=_make_request_id(context, body.id, message.id or str(len(body.messages))),
+        # An edited message has the id of the message that it replaces.
+        request_id=_make_request_id(
+            context, body.id, digest_content(name, agent, text, files=files)
+        ),
     )
     row = await find_newest_run(context, agent, body.id)
     if row is not None:
@@ -169,6 +176,7 @@ async def resume_stream(context: RequestContext) -> Response:
     row = await find_newest_run(context, context.path["agent"], context.path["chat"])
     if row is None or row.head.phase not in DRIVABLE_PHASES:
         return Response(status_code=204)
+    context.check_stream()
     run = await context.server.mid.get(row.run)
     state = await context.server.views.read_state(run.id)
     return MessageStream(context, run, begins_at=_find_begin(context, state))
@@ -236,7 +244,8 @@ async def _send_decisions(
     for ask, approved, details in new:
         # Not the prefix of a message: a decision continues the reply.
         name = f"ai-decision:{run.id}:{ask.id}:{'approve' if approved else 'decline'}"
-        options = ControlOptions(actor=context.actor, request_id=context.make_request_id(name))
+        request_id = make_attempt_id(state, context.make_request_id(name))
+        options = ControlOptions(actor=context.actor, request_id=request_id)
         await decide_approval(run, ask, options, approved=approved, details=details)
 
 
@@ -391,7 +400,7 @@ class ChunkTranslator:
         """Return a part with data; a later one with the same id replaces it."""
         match event:
             case ev.PlanChanged():
-                items = [msgspec.to_builtins(item) for item in event.items]
+                items = [to_wire(item) for item in event.items]
                 return {"type": "data-plan", "id": "plan", "data": {"items": items}}
             case ev.ArtifactChanged(name=name, file=file):
                 shown: Chunk = {"call": event.call, "name": name, "version": event.version}

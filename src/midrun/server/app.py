@@ -29,9 +29,9 @@ from midrun.server import admin, pages
 from midrun.server.a2a.routes import find_card
 from midrun.server.audit_log import AuditRecord, escape_loggers, find_client_address, log_access
 from midrun.server.auth import (
-    KEY_MIN_BYTES,
     Auth,
     Tokens,
+    check_session_key,
     derive_key,
     find_browser_sign_in,
     find_name_problem,
@@ -132,11 +132,7 @@ def app(  # noqa: PLR0913 - all of them are settings
     if (token is None) == (auth is None):
         problem = "Cannot run without authentication. Pass either token= or auth="
         raise Misconfigured("server", problem)
-    if session_key is not None and (token is not None or len(session_key) < KEY_MIN_BYTES):
-        problem = (
-            f"must have at least {KEY_MIN_BYTES} bytes and go with auth=; token= makes its own"
-        )
-        raise Misconfigured("session_key", problem)
+    check_session_key(session_key, has_token=token is not None)
     token_auth = Tokens({token: TOKEN_ACTOR}) if token is not None else auth
     assert token_auth is not None  # one of the two is given
     key = derive_key(token) if token is not None else session_key

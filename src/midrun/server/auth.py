@@ -251,6 +251,20 @@ _PROOF_LABEL: Final = b"midrun session proof v1:"
 _RANDOM_BYTES: Final = 32
 
 
+def check_session_key(key: bytes | None, *, has_token: bool) -> None:
+    """Refuse a session key that can be guessed, or that is next to a single token.
+
+    Raises:
+        Misconfigured: it is too short; or there is a token, from which the key is derived.
+    """
+    if key is not None and (has_token or len(key) < KEY_MIN_BYTES):
+        problem = (
+            f"must have at least {KEY_MIN_BYTES} bytes, and is for several users: "
+            "a single token makes its own"
+        )
+        raise Misconfigured("session_key", problem)
+
+
 class _CookieContent(Value, kw_only=True):
     """The content of a signed cookie. `id` is random, so no two cookies are equal."""
 

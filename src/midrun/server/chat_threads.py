@@ -11,8 +11,9 @@ A reply is everything that the run does from the entry with the message until it
 
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
-from typing import Final
+from contextlib import aclosing, suppress
+from hashlib import sha256
+from typing import ClassVar, Final
 
 import anyio
 from msgspec import Struct
@@ -29,11 +30,13 @@ from midrun.errors import ControlRefused, Misconfigured, StoreError
 from midrun.ports.store import RunQuery, RunRow
 from midrun.runs.event_stream import EventBuilder
 from midrun.runs.run import Run
+from midrun.runs.service import make_run_id
 from midrun.runs.validation import ControlOptions, check_name
 from midrun.runs.values import FeedEntry, Receipt
 from midrun.server.feed_routes import SseResponse, StreamSource
 from midrun.server.problem_details import HttpProblem
 from midrun.server.request_context import RequestContext
+from midrun.server.rest_text import describe_asks
 
 FIRST_SEQ: Final = Seq(1)
 """The entry that starts a run; it has the user's first message."""
@@ -58,6 +61,16 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
     history: Sequence[object] | None = None
     files: Sequence[File] = ()
     client_tools: Sequence[ClientTool] = ()  # of the client, for a run that is started
+
+
+CONTENT_DIGEST_CHARS: Final = 32
+"""The length of the digest of a message in its request id."""
+
+
+def digest_content(*texts: str, files: Sequence[File] = ()) -> str:
+    """Return a digest of the content of a message, to tell a repeated one from another."""
+    content = "\n".join([*texts, *(file.ref.hash for file in files)])
+    return sha256(content.encode()).hexdigest()[:CONTENT_DIGEST_CHARS]
 
 
 def read_file_part(message_id: str, name: str, media_type: str, url: str) -> File:
@@ -127,6 +140,8 @@ async def send_message(
     """
     ended = None
     if row is not None:
+        if (repeated := await _find_started_run(context, row, message)) is not None:
+            return repeated
         run = await context.server.mid.get(row.run)
         sent = await send_to_run(context, run, message, by_words=by_words, must_send=must_send)
         if sent is not None:
@@ -151,6 +166,21 @@ async def send_message(
             if sent is not None:
                 return sent
             ended = row.run
+
+
+async def _find_started_run(
+    context: RequestContext, newest: RunRow, message: ChatMessage
+) -> SentMessage | None:
+    """Return the run that an earlier request of the same id has started before the newest.
+
+    Sent to the newest run of the thread, the repeated message would redirect it.
+    """
+    run_id = make_run_id(message.request_id or "")
+    if run_id == newest.run or not await context.can_see(run_id):
+        return None
+    run = await context.server.mid.get(run_id)
+    state = await context.server.views.read_state(run_id)
+    return SentMessage(run=run, state=state, begins_at=FIRST_SEQ)
 
 
 async def send_to_run(
@@ -179,11 +209,7 @@ async def send_to_run(
             return SentMessage(run=run, state=state, begins_at=earlier.seq)
         if state.phase in TERMINAL_PHASES:
             return None
-        request_id = message.request_id
-        if earlier is not None:
-            # The core would repeat the refusal for ever. The reason may be gone by now: a cap
-            # was raised, an ask was closed. So another attempt has an id of its own.
-            request_id = f"{message.request_id}{SUB_REQUEST_SEPARATOR}{earlier.seq}"
+        request_id = make_attempt_id(state, message.request_id)
         options = ControlOptions(actor=context.actor, request_id=request_id)
         try:
             receipt = await _send_by_phase(context, run, state, message, options, by_words)
@@ -196,12 +222,17 @@ async def send_to_run(
         if receipt is not None:
             return SentMessage(run=run, state=state, begins_at=receipt.seq)
         if must_send:
-            advice = "Wait for its end." if message.text else "Send a message."
+            advice = _NO_MESSAGE_ADVICE[state.phase] if message.text else "Send a message."
             problem = f"Cannot take the message: run {run.id} is {state.phase}. {advice}"
             raise HttpProblem("wrong_phase", 409, problem)
         begins_at = Seq(state.seq + 1)
         return SentMessage(run=run, state=state, begins_at=begins_at, is_taken=False)
 
+
+_NO_MESSAGE_ADVICE: Final = {
+    Phase.CANCELLING: "Wait for its end, and send it again.",
+    Phase.HALTED: "Send it again when an operator has lifted the halt.",
+}
 
 SUB_REQUEST_SEPARATOR: Final = "\x1f"
 """Stands in a request id between the id of a client's request and the number of a control.
@@ -225,6 +256,18 @@ def find_earlier_request(state: State, request_id: str | None) -> RequestOutcome
     return next((each for each in found if not each.refused), found[-1] if found else None)
 
 
+def make_attempt_id(state: State, request_id: str | None) -> str | None:
+    """Return the id for an attempt of a request, another one if it was refused before.
+
+    The core would repeat the refusal for ever. The reason may be gone by now: a cap was raised,
+    a halt was lifted, an ask was closed.
+    """
+    earlier = find_earlier_request(state, request_id)
+    if earlier is None or not earlier.refused:
+        return request_id
+    return f"{request_id}{SUB_REQUEST_SEPARATOR}{earlier.seq}"
+
+
 async def _send_by_phase(
     context: RequestContext,
     run: Run,
@@ -234,7 +277,7 @@ async def _send_by_phase(
     by_words: bool,  # noqa: FBT001 - one caller
 ) -> Receipt | None:
     if by_words and state.phase is Phase.WAITING:
-        receipt = await decide_by_words(run, state, message.text, options)
+        receipt = await decide_by_words(context, run, state, message, options)
         if receipt is not None:
             return receipt
     return await _send_text(context, run, state, message, options)
@@ -335,7 +378,7 @@ def find_ask(run: Run, state: State, public_id: str) -> Ask:
     own = public_id.removeprefix(f"{run.id}-")
     ask = next((each for each in state.asks if each.id == own), None)
     if ask is None:
-        problem = f"Cannot find ask {own}: run {run.id} has no such ask."
+        problem = f"Cannot find ask {own}: run {run.id} has none. Load the thread again."
         raise HttpProblem("ask_not_found", 404, problem)
     return ask
 
@@ -361,41 +404,80 @@ _DECISION_PATTERN: Final = re.compile(
 
 
 async def decide_by_words(
-    run: Run, state: State, text: str, options: ControlOptions
+    context: RequestContext,
+    run: Run,
+    state: State,
+    message: ChatMessage,
+    options: ControlOptions,
 ) -> Receipt | None:
     """Decide an ask by a text, for clients that have nothing but text; None if it does not.
 
     `approve`, `decline REASON` and `answer TEXT` may name an ask: `approve a2`. Without a name
     they mean the only open ask. Then a single word of `APPROVE_WORDS` or `DECLINE_WORDS`
     decides, too, and each text answers a question. An approval needs an explicit word: any
-    other text is left to the caller, which redirects the run.
+    other text is left to the caller, which redirects the run. So are files, unless the answer
+    may have them.
+
+    Raises:
+        ControlRefused: the ask was decided before.
+        HttpProblem: 409, the word does not name the ask, and its writer may not have seen it.
     """
+    text, files = message.text, message.files
     found = _DECISION_PATTERN.fullmatch(text.strip())
-    ask = _find_open_ask(state, found["ask"] if found is not None else None)
-    if ask is None:
+    ask = _find_meant_ask(state, found["ask"] if found is not None else None)
+    if ask is None or not text.strip() or (files and not ask.takes_files):
         return None
     word = text.strip().lower().rstrip(".!")
     verb, rest = (found["verb"].lower(), found["rest"]) if found is not None else ("", "")
     if ask.effective_kind == "approval":
-        is_approved = verb == "approve" and not rest.strip(" .!")
-        if is_approved or word in APPROVE_WORDS:
-            return await decide_approval(run, ask, options, approved=True, details={})
-        if verb == "decline" or word in DECLINE_WORDS:
-            details: dict[str, Json] = {"reason": rest}
-            return await decide_approval(run, ask, options, approved=False, details=details)
-        return None
+        approved = (verb == "approve" and not rest.strip(" .!")) or word in APPROVE_WORDS
+        if not approved and verb != "decline" and word not in DECLINE_WORDS:
+            return None
+        if found is None or not found["ask"]:
+            check_was_shown(context, state, ask)
+        details: dict[str, Json] = {} if approved else {"reason": rest}
+        return await decide_approval(run, ask, options, approved=approved, details=details)
     # Without the name of an ask, the words "answer …" may be the beginning of the answer
     # itself.
     answer = rest if verb == "answer" and found is not None and found["ask"] else text
-    return await run.answer(answer, ask=ask.id, **options)
+    return await run.answer(answer, ask=ask.id, files=files, **options)
 
 
-def _find_open_ask(state: State, name: str | None) -> Ask | None:
-    """Return the open ask with this name; without a name, the only one that is open."""
-    asks = [state.asks[number - 1] for number in state.open_asks]
+def _find_meant_ask(state: State, name: str | None) -> Ask | None:
+    """Return the ask with this name; without a name, the only one that is open.
+
+    One that is closed is returned, too: the core refuses the decision, with the name of the
+    person who was first. As a redirect, it would close the other asks.
+    """
     if name is not None:
-        return next((ask for ask in asks if ask.id == name.lower()), None)
-    return asks[0] if len(asks) == 1 else None
+        return state.find_ask(name.lower())
+    return state.asks[state.open_asks[0] - 1] if len(state.open_asks) == 1 else None
+
+
+def check_was_shown(context: RequestContext, state: State, ask: Ask) -> None:
+    """Refuse a decision that names no ask, if the caller may mean an earlier one.
+
+    The reply to the caller's newest message ended where the run rested. If the run has been
+    continued since then, by another person or a time limit, that reply does not have the asks
+    that came afterwards.
+
+    Raises:
+        HttpProblem: 409, with the ask, and the words that decide it by its name.
+    """
+    own = context.make_request_id("")
+    sent = [
+        outcome.seq
+        for name, outcome in state.requests.items()
+        if name.startswith(own) and not outcome.refused
+    ]
+    newest = max(sent, default=FIRST_SEQ)
+    controls = (state.last_control_seq, *(each.closed_seq for each in state.asks))
+    if any(newest < seq < ask.opened_seq for seq in controls):
+        problem = (
+            "Cannot decide about a call that came after the reply to your last message. Write "
+            f"`approve {ask.id}` or `decline {ask.id}`."
+        )
+        raise HttpProblem("ask_not_shown", 409, f"{problem}\n\n{describe_asks(state)}")
 
 
 # ── replies ───────────────────────────────────────────────────────────────────────────────
@@ -520,8 +602,12 @@ def find_unsent_part(sent: str, text: str) -> str:
 class ChatStream(SseResponse):
     """The stream of a chat client; if the client drops it early, the run is stopped.
 
-    Set `is_finished` when the end of the stream has been written.
+    Set `is_finished` when the end of the stream has been written. A handler checks the number
+    of streams before it sends a message (`RequestContext.check_stream`): a refusal afterwards
+    would leave the run without its client, which would send the message again.
     """
+
+    checks_count: ClassVar[bool] = False
 
     def __init__(self, context: RequestContext, run: Run, source: StreamSource) -> None:
         super().__init__(context, source)
@@ -557,36 +643,35 @@ async def stop_after_grace(context: RequestContext, run: Run) -> None:
         rest_s = server.chat_streams.get_end(run.id) + grace_s - anyio.current_time()
         if rest_s <= 0:
             break
-    try:
+    # A refusal means that the run rests already or has ended, which is the aim. A store error
+    # is dropped: after a disconnect no client is left to report it to.
+    with suppress(ControlRefused, StoreError):
         state = await server.views.read_state(run.id)
-    except StoreError:
-        return  # after a disconnect no client is left to report it to
-    # A run that rests spends nothing. One that waits for a person must keep waiting: the
-    # person may decide elsewhere.
-    if state.phase not in RESTING_PHASES:
-        await stop_quietly(run, context, server.bridges.on_disconnect, "its window was closed")
+        # A run that rests spends nothing. One that waits for a person must keep waiting: the
+        # person may decide elsewhere.
+        if state.phase not in RESTING_PHASES:
+            await _stop_run(context, run, server.bridges.on_disconnect, "its window was closed")
 
 
-async def stop_quietly(run: Run, context: RequestContext, control: str, reason: str) -> None:
-    """Pause or cancel a run; a refusal is no error."""
-    try:
-        if control == "cancel":
-            await run.cancel(actor=context.actor, reason=reason)
-        else:
-            await run.pause(now=True, actor=context.actor, reason=reason)
-    except (ControlRefused, StoreError):
-        # A refusal means that the run rests already or has ended, which is the aim. A store
-        # error is dropped: after a disconnect no client is left to report it to.
-        return
+async def _stop_run(context: RequestContext, run: Run, control: str, reason: str) -> None:
+    if control == "cancel":
+        await run.cancel(actor=context.actor, reason=reason)
+    else:
+        await run.pause(now=True, actor=context.actor, reason=reason)
 
 
 async def stop_thread(context: RequestContext, agent: str, thread: str) -> bool:
-    """Pause or cancel the open run of a thread, as `Bridges.stop` sets; return whether any."""
+    """Pause or cancel the open run of a thread, as `Bridges.stop` sets; return whether any.
+
+    Raises:
+        StoreError: the run works on.
+    """
     row = await find_newest_run(context, agent, thread)
     if row is None or row.head.phase in TERMINAL_PHASES:
         return False
     run = await context.server.mid.get(row.run)
-    await stop_quietly(run, context, context.server.bridges.stop, "stopped by the user")
+    with suppress(ControlRefused):  # it rests already, or has ended
+        await _stop_run(context, run, context.server.bridges.stop, "stopped by the user")
     return True
 
 

@@ -8,7 +8,7 @@ between entries and are never replayed.
 
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 import anyio
 import msgspec
@@ -89,12 +89,15 @@ class SseResponse(Response):
     credential is no longer valid. The run is not affected.
 
     Raises:
-        HttpProblem: 429, the caller has too many streams.
+        HttpProblem: 429, the caller has too many streams; unless `checks_count` is false.
     """
+
+    checks_count: ClassVar[bool] = True
 
     def __init__(self, context: RequestContext, source: StreamSource) -> None:
         # Checked here and not in `__call__`: a refusal must come before the headers are sent.
-        context.server.allowance.check_stream(context.caller.key, context.actor)
+        if self.checks_count:
+            context.check_stream()
         # The header keeps nginx from buffering the stream.
         super().__init__(headers={"X-Accel-Buffering": "no"}, media_type=SSE_MEDIA)
         del self.headers["content-length"]  # Starlette sets it to the length of an empty body

@@ -509,6 +509,14 @@ class RequestContext:
             with anyio.move_on_after(None if self.server.is_close_promised else STOP_POLL_S):
                 await self.server.closing.wait()
 
+    def check_stream(self) -> None:
+        """Refuse one more stream of the caller, if too many are open.
+
+        Raises:
+            HttpProblem: 429.
+        """
+        self.server.allowance.check_stream(self.caller.key, self.actor)
+
     def check_team(self, team: str) -> str:
         """Return the team that a new run is shared with, if the caller may choose it.
 

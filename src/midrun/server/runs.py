@@ -287,7 +287,7 @@ async def show_run(context: RequestContext) -> Response:
     if wait:
         # A long poll holds a connection as a stream does, and counts as one.
         allowance, caller = context.server.allowance, context.caller
-        allowance.check_stream(caller.key, caller.actor)
+        context.check_stream()
         headers["Preference-Applied"] = f"wait={wait:g}"
         with allowance.count_stream(caller.key, caller.actor), anyio.move_on_after(wait):
             async with anyio.create_task_group() as tasks:

@@ -14,7 +14,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from hmac import compare_digest
 from pathlib import Path
@@ -222,14 +222,15 @@ class UsersFile:
             users = self.load() if exists else StoredUsers()
             changed = replace(users, users=change(users))
             text = msgspec.json.format(msgspec.json.encode(changed), indent=2) + b"\n"
-            mode = self._path.stat().st_mode & 0o777 if exists else _PRIVATE_FILE_MODE
+            before = self._path.stat() if exists else None
             draft = self._path.with_name(f"{self._path.name}.{token_hex(4)}")
-            # Created private, and given the old mode before anything is written: at no moment
-            # can other accounts read more than before.
+            # Created private, and given the old owner and mode before anything is written: at
+            # no moment can other accounts read more than before.
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE_FILE_MODE)
             try:
                 with os.fdopen(handle, "wb") as file:
-                    os.fchmod(file.fileno(), mode)
+                    if before is not None:
+                        _keep_access(file.fileno(), before)
                     file.write(text)
                     file.flush()
                     os.fsync(file.fileno())
@@ -256,6 +257,17 @@ class UsersFile:
             yield
         finally:
             os.close(folder)  # ends the lock
+
+
+def _keep_access(file: int, before: os.stat_result) -> None:
+    """Give a new file the owner and the mode of the one that it replaces.
+
+    If root changes the users, the server must still be able to read them.
+    """
+    if (os.fstat(file).st_uid, os.fstat(file).st_gid) != (before.st_uid, before.st_gid):
+        with suppress(PermissionError):  # an account that is not root gives no file away
+            os.fchown(file, before.st_uid, before.st_gid)
+    os.fchmod(file, before.st_mode & 0o777)
 
 
 def _find_user(users: StoredUsers, name: str) -> StoredUser:

@@ -255,7 +255,7 @@ class HostSuite:
             assert "charged 1" in _to_text(requests[1])
 
     @shows_promise(
-        "a pause closes the stream of the model; another process goes on with "
+        "a pause closes the stream of the model; another process continues with "
         "its text and new words"
     )
     async def test_a_pause_closes_the_stream_and_another_process_goes_on_with_new_words(
@@ -384,7 +384,7 @@ class HostSuite:
             assert isinstance(outcome, Completed)
             assert billing.read_effects() == [1]
 
-    @shows_promise("after SIGKILL in mid-stream another process goes on, and repeats no call")
+    @shows_promise("after SIGKILL in mid-stream another process continues, and repeats no call")
     @pytest.mark.slow
     async def test_another_process_goes_on_after_a_kill_in_mid_stream(
         self, store_url: str, open_provider: OpenProvider, billing: Billing, tmp_path: Path

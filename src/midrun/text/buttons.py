@@ -264,17 +264,17 @@ def _build_redirect_button(state: State) -> Button:
             f"instruction.{_describe_dropped_calls(state)}"
         )
         return replace(button, label="Redirect", consequence=text)
+    follows = "Drops the question and follows" if state.open_asks else "Follows"
     texts = {
         Phase.QUEUED: "Starts with your instruction.",
-        Phase.RUNNING: "Follows your instruction from the next turn; finished work stays.",
-        Phase.PAUSING: "Pauses, then follows your instruction.",
-        Phase.WAITING: "Drops the question and follows your instruction; finished work stays.",
+        Phase.RUNNING: f"{follows} your instruction from the next turn; finished work stays.",
+        Phase.PAUSING: f"Pauses, then {follows[0].lower()}{follows[1:]} your instruction.",
+        Phase.WAITING: f"{follows} your instruction; finished work stays.",
         Phase.CANCELLING: "Nothing new can start.",
         Phase.HALTED: "Nothing of this run starts until the halt is lifted.",
     }
     text = texts.get(state.phase, "The run is over.")
     if state.phase in _RESTING_PHASES:
-        follows = "Drops the question and follows" if state.open_asks else "Follows"
         text = (
             f"{follows} your instruction; finished work stays.{_describe_dropped_calls(state)}"
         )

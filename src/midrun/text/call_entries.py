@@ -45,6 +45,7 @@ from midrun.text.phrases import (
     is_empty,
     join_names,
     quote,
+    quote_markdown,
     quote_value,
     strip_emphasis,
 )
@@ -138,7 +139,7 @@ def _format_reply(call: CallState, reply: Reply) -> str:
         return "finished the summary"
     uses = _count_tools(use.tool for use in reply.uses if not use.refused)
     by = f" with the fallback {reply.model}" if reply.model else ""
-    said = f"said {quote(reply.text)}{by}" if reply.text.strip() else ""
+    said = f"said {quote_markdown(reply.text)}{by}" if reply.text.strip() else ""
     wants = f"wants to call {join_names(uses)}" if uses else ""
     refused = [f"{use.tool} ({flatten(use.refused)})" for use in reply.uses if use.refused]
     cannot = f"cannot call {join_names(refused)}" if refused else ""
@@ -157,7 +158,7 @@ def _count_tools(tools: Iterable[str]) -> list[str]:
 
 def _describe_call_failed(entry: e.CallFailed, _: State, after: State) -> Clause:
     call = get_call(after, entry.call)
-    said = f" after saying {quote(entry.text)}" if entry.text.strip() else ""
+    said = f" after saying {quote_markdown(entry.text)}" if entry.text.strip() else ""
     again = ""
     if call.must_retry:
         again = "; it is retried" + _format_delay(after, entry.retry_at)
@@ -172,7 +173,7 @@ def _format_delay(state: State, at: Micros | None) -> str:
 def _describe_call_aborted(entry: e.CallAborted, _: State, after: State) -> Clause:
     call = get_call(after, entry.call)
     if call.call_kind == "model":
-        said = f" after saying {quote(entry.text)}" if entry.text.strip() else ""
+        said = f" after saying {quote_markdown(entry.text)}" if entry.text.strip() else ""
         return Clause(format_agent(after, call.agent), f"was stopped{said}", tone="detail")
     how = "timed out and was stopped" if entry.final else "was stopped midway"
     by = f" by {call.stopped_by}" if call.stopped_by else ""

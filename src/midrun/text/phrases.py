@@ -46,12 +46,14 @@ _STEPS_PATTERN: Final = re.compile(r"(at most \d+ )step(s?)(?= or | and |\)|$)")
 _MENTION_PATTERN: Final = re.compile(r"(the agent says )['\"](.*?)['\"](?= or | and |\)|$)")
 # All backslashes before a mark or the end, at once: a long run of them is searched only once.
 _MARK_PATTERN: Final = re.compile(rf"(?<!\\)(\\*+)([{QUOTATION_MARKS}]|\Z)")
-_LARGE_NUMBER_PATTERN: Final = re.compile(r"(?<![\w.$])\d{5,15}(?![\w.])")
+# A quotation is matched as a whole, so that a number inside it stays as it was written.
+_LARGE_NUMBER_PATTERN: Final = re.compile(r"“[^”]*”|(?<![\w.$])(\d{5,15})(?![\w.])")
 _HEADING_PATTERN: Final = re.compile(r"^ {0,3}#{1,6}[ \t].*\n?", re.MULTILINE)
 # Marks at the start of a line (heading, list, quotation, fence, table row), and of emphasis.
 _MARKDOWN_PATTERN: Final = re.compile(
     r"^[ \t]*(?:#{1,6}[ \t]|[-*+>][ \t]|```\w*$|\|[-:| \t]*$|\|)|\*\*|`", re.MULTILINE
 )
+_LINK_PATTERN: Final = re.compile(r"!?\[([^\[\]\n]{1,200})\]\([^()\s]{1,400}\)")
 _PLAIN_NAME_PATTERN: Final = re.compile(r"[\w.\-]+")
 _DURATION_UNITS: Final = ((86_400, "day"), (3_600, "hour"), (60, "minute"))
 
@@ -148,6 +150,15 @@ def format_files(files: Sequence[FileRef]) -> str:
     return f", with {len(files)} files" if files else ""
 
 
+def quote_markdown(text: str) -> str:
+    """Return a text of the agent in quotation marks, on one line, without marks of Markdown."""
+    return quote(_strip_markdown(text[: QUOTE_MAX_CHARS * 20]))
+
+
+def _strip_markdown(text: str) -> str:
+    return strip_emphasis(_LINK_PATTERN.sub(r"\1", _MARKDOWN_PATTERN.sub("", text)))
+
+
 def preview_output(output: str, value: Json = None) -> str:
     """Return the first paragraph of an answer as one line, without marks of Markdown.
 
@@ -158,8 +169,7 @@ def preview_output(output: str, value: Json = None) -> str:
         return quote_value(value, PREVIEW_MAX_CHARS).removeprefix("(").removesuffix(")")
     beginning = output[: PREVIEW_MAX_CHARS * 20]
     paragraphs = _HEADING_PATTERN.sub("\n", beginning).strip().split("\n\n", 1)
-    text = _MARKDOWN_PATTERN.sub("", paragraphs[0] or beginning)
-    return flatten(strip_emphasis(text), PREVIEW_MAX_CHARS)
+    return flatten(_strip_markdown(paragraphs[0] or beginning), PREVIEW_MAX_CHARS)
 
 
 def strip_emphasis(text: str) -> str:
@@ -297,8 +307,10 @@ def _escape_mark(found: re.Match[str]) -> str:
 def format_condition(stop: str) -> str:
     """Return a journaled stop condition in the words and with the quotes of people."""
     stop = _STEPS_PATTERN.sub(r"\1turn\2", _SINGULAR_PATTERN.sub(r"\1", stop))
-    stop = _LARGE_NUMBER_PATTERN.sub(lambda found: f"{int(found[0]):,}", stop)
-    return _MENTION_PATTERN.sub(r"\1“\2”", stop)
+    stop = _MENTION_PATTERN.sub(r"\1“\2”", stop)
+    return _LARGE_NUMBER_PATTERN.sub(
+        lambda found: f"{int(found[1]):,}" if found[1] else found[0], stop
+    )
 
 
 def format_error(error: str) -> str:

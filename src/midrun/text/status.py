@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from midrun.core.evolve.lifecycle import run_started
 from midrun.core.journaled_text import (
+    QUOTA_PREFIX,
     describe_unmade,
     find_current_item,
     format_actor_name,
@@ -178,8 +179,9 @@ def _describe_paused(state: State) -> StatusLine:
             style="paused", word=word, note=note, announcement=f"Paused at the {name} cap."
         )
     if pause is not None and pause.reason == "cap":
-        announcement = "Paused by a stop condition."
         stop = format_condition(pause.condition or str(state.stop))
+        cause = "quota" if stop.startswith(QUOTA_PREFIX) else "stop condition"
+        announcement = f"Paused by a {cause}."
         note = f"{stop}; {unmade}" if unmade else stop
         return StatusLine(
             style="paused", word=announcement.rstrip("."), note=note, announcement=announcement

@@ -4,6 +4,7 @@ Pure functions of a view, the time and the terminal width. The texts of the butt
 `view.controls`, so they are the same as on the web page.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -233,7 +234,15 @@ def _truncate(text: str, width: int) -> str:
 # Dialogs that replace the buttons: confirm a cancel, decide an ask, help. Pure functions.
 
 ARGUMENTS_MAX_ROWS: Final = 8
-"""Maximum number of rows for arguments; `midrun asks` prints all of them."""
+"""Maximum number of rows for arguments; a key prints all of them."""
+
+LONG_TEXT_CHARS: Final = 60
+"""Longer arguments are shown after the others."""
+
+MIN_ROOM_COLUMNS: Final = 10
+"""Columns for a wrapped row, however deep its field is."""
+
+_FIELD_MARGIN_PATTERN: Final = re.compile(r" *(?:│ ?)?")
 
 CHANGES_MAX_ROWS: Final = 14
 """Maximum number of rows for the lines that a call changes."""
@@ -334,14 +343,40 @@ def _draw_child_tool(ask: AskView, width: int) -> list[StyledLine]:
 
 def _draw_arguments(args: Json, width: int) -> list[StyledLine]:
     """Return the arguments name by name; the approver decides about them, not the title."""
-    args = args if isinstance(args, dict) else {"arguments": args}
-    rows: list[StyledLine] = [
+    return _cut_rows(_list_argument_rows(args, width), ARGUMENTS_MAX_ROWS)
+
+
+def _list_argument_rows(args: Json, width: int) -> list[StyledLine]:
+    args = sort_arguments(args) if isinstance(args, dict) else {"arguments": args}
+    return [
         [("", row)]
         for name, value in args.items()
         for line in list_field_lines(value, name=name)
-        for row in wrap_text(f"  {show_hidden(line)}", width)
+        for row in _wrap_field_line(f"  {show_hidden(line)}", width)
     ]
-    return _cut_rows(rows, ARGUMENTS_MAX_ROWS)
+
+
+def sort_arguments(args: dict[str, Json]) -> dict[str, Json]:
+    """Return arguments with the long ones last: the recipient of a mail before its text."""
+
+    def is_long(item: tuple[str, Json]) -> bool:
+        value = item[1]
+        if isinstance(value, str):
+            return len(value) > LONG_TEXT_CHARS or "\n" in value
+        return isinstance(value, list | dict)
+
+    return dict(sorted(args.items(), key=is_long))
+
+
+def _wrap_field_line(line: str, width: int) -> list[str]:
+    """Wrap a line of a field; further rows have its indent and bar, and look like no field."""
+    found = _FIELD_MARGIN_PATTERN.match(line)
+    margin = found[0] if found is not None else ""
+    bar = f"{margin.removesuffix(' ')} " if "│" in margin else f"{margin}  │ "
+    first, *_ = wrap_text(line, width)
+    rest = line[len(first) :].lstrip()
+    room = max(width - get_cwidth(bar), MIN_ROOM_COLUMNS)
+    return [first, *(f"{bar}{row}" for row in (wrap_text(rest, room) if rest else []))]
 
 
 def _draw_changed_lines(lines: Sequence[ChangedLine], width: int) -> list[StyledLine]:
@@ -357,7 +392,15 @@ def _cut_rows(rows: list[StyledLine], limit: int) -> list[StyledLine]:
     more = len(rows) - limit
     if more <= 0:
         return rows
-    return [*rows[:limit], [("bad", f"  … {more} more rows: `midrun asks` shows all of them")]]
+    return [*rows[:limit], [("bad", f"  … {more} more rows: o shows all of them")]]
+
+
+def draw_all_arguments(ask: AskView, width: int) -> list[StyledLine]:
+    """Return all arguments of the call that an ask is about."""
+    if ask.effective_kind == "question" or ask.args is None:
+        return []
+    title = escape_to_one_line(show_hidden(ask.title))
+    return [[("bold", f"▾ {title}")], *_list_argument_rows(ask.args, width)]
 
 
 def list_options(ask: AskView) -> list[str]:

@@ -37,7 +37,7 @@ from midrun.runs.values import Receipt, RunView
 from midrun.text.buttons import Button
 from midrun.text.changes import TextChange, find_change
 from midrun.tui.argument_form import ArgumentForm
-from midrun.tui.bar import list_options
+from midrun.tui.bar import list_options, sort_arguments
 from midrun.tui.styled_text import DEFAULT_HINTS, Hints
 
 # Drafts: the text in the composer, and the control that it becomes.
@@ -127,7 +127,7 @@ class BarController:
         self.draft: Draft | None = None
         self.buffer = Buffer(multiline=False)
         self.on_change: Callable[[], None] = _do_nothing  # redraws the screen
-        self.expand_result: Callable[[], None] = _do_nothing  # prints the newest result
+        self.expand: Callable[[], None] = _do_nothing  # prints a result, or a call
         # While the cancel dialog is open, the run is paused for a minute. `has_hold`: the pause
         # was requested by this dialog. `_hold_seen`: a view has shown it in force, so its
         # absence in a later view means that it is over, and not that it is still to come.
@@ -490,12 +490,10 @@ def _format_refusal(refusal: ControlRefused) -> str:
 
 
 def _format_receipt(receipt: Receipt) -> str:
-    if receipt.acknowledgement:
+    if receipt.acknowledgement or not receipt.already:
         return receipt.acknowledgement
-    if receipt.already:
-        by = f" (by {receipt.by})" if receipt.by else ""
-        return f"{receipt.already.replace('_', ' ')}{by}"
-    return ""
+    by = f" (by {receipt.by})" if receipt.by else ""
+    return f"{receipt.already.replace('_', ' ')}{by}"
 
 
 # Take over, hand back and fork.
@@ -662,7 +660,8 @@ def _handle_approval_key(controller: BarController, ask: AskView, key: str) -> N
     elif key == "n":
         controller.compose(_decline_draft(controller, ask))
     elif key == "e":
-        form = ArgumentForm.open(ask.args)
+        args = sort_arguments(ask.args) if isinstance(ask.args, dict) else ask.args
+        form = ArgumentForm.open(args)
         if form.fields:
             controller.compose(*_edit_field(controller, ask, form))
         else:
@@ -771,7 +770,7 @@ def _list_actions_by_mode(controller: BarController) -> dict[Mode, ActionsByKey]
             specs.ANSWER.key: controller.open_asks_dialog,
             specs.WITHDRAW.key: controller.withdraw_newest,
             specs.TAKE_OVER.key: partial(take_over, controller),
-            "o": controller.expand_result,
+            "o": controller.expand,
             "f": partial(compose_fork, controller),
             "d": controller.detach,
             "c-d": controller.explain_leaving,
@@ -793,6 +792,7 @@ def _list_actions_by_mode(controller: BarController) -> dict[Mode, ActionsByKey]
         },
         Mode.ASKS: {
             **{key: partial(handle_ask_key, controller, key) for key in ASK_DIALOG_KEYS},
+            "o": controller.expand,
             "tab": controller.show_next_ask,
             "escape": controller.close_dialog,
         },

@@ -16,7 +16,8 @@ from midrun.ports.environment import Clock, read_wall_clock
 from midrun.runs.protocols import AnyRun
 from midrun.runs.validation import ActorLike
 from midrun.runs.values import RunView
-from midrun.tui.controller import BarController, ExitReason
+from midrun.tui.bar import draw_all_arguments
+from midrun.tui.controller import BarController, ExitReason, Mode
 from midrun.tui.feed_lines import FeedLines
 from midrun.tui.screen import Screen
 from midrun.tui.signals import receive_terminal_signals
@@ -88,7 +89,7 @@ class TerminalSession:
             run, view, actor=actor, clock=clock, leave=self._leave, hints=hints
         )
         self._feed_lines = FeedLines(known_seq=view.seq)
-        self._controller.expand_result = self._expand_result  # before the keys are bound
+        self._controller.expand = self._expand  # before the keys are bound
         self._screen = Screen(self._controller, self._feed_lines, clock=clock)
         self._journal_grew = anyio.Event()
         self._captured_rest = ""  # the unfinished last line of captured output
@@ -100,8 +101,14 @@ class TerminalSession:
         *whole, self._captured_rest = (self._captured_rest + text).split("\n")
         self._screen.print_above([[("", line)] for line in whole])
 
-    def _expand_result(self) -> None:
-        self._screen.print_above(self._feed_lines.expand_result())
+    def _expand(self) -> None:
+        """Print the newest result in full; in the dialog of an ask, the call's arguments."""
+        ask = self._controller.current_ask if self._controller.mode is Mode.ASKS else None
+        if ask is not None:
+            lines = draw_all_arguments(ask, self._screen.width)
+        else:
+            lines = self._feed_lines.expand_result()
+        self._screen.print_above(lines)
 
     async def run(self, *, driven_here: bool) -> ExitReason:
         """Show the bar until it is left; make sure that a run driven here is paused then."""

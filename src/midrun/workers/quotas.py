@@ -25,6 +25,7 @@ from msgspec.structs import fields, replace
 from midrun.agents.file import File
 from midrun.core.entries import RunStarted
 from midrun.core.ids import MICROS_PER_SECOND, Micros, RunId
+from midrun.core.journaled_text import QUOTA_PREFIX
 from midrun.core.lru import LruDict
 from midrun.core.state import State
 from midrun.core.values import NO_SPEND, Actor, Role, Spend, Value
@@ -120,8 +121,8 @@ class UsedQuota(Value, kw_only=True):
         """Return the quota, its value and its bound, without a full stop."""
         # Not `:g`, which writes a million tokens as 1e+06.
         used, limit = (f"{amount:.15g}" for amount in (self.used, self.limit))
-        where = f"the quota of {self.owner_label} is used up"
-        return f"{where}, {self.quota} is at {used} of {limit}"
+        whose = f"{QUOTA_PREFIX}{self.owner_label}"
+        return f"{whose} is used up, {self.quota} is at {used} of {limit}"
 
 
 def list_used(

@@ -58,6 +58,7 @@ const commands = {
     chat = new Chat(id, loaded.messages ?? []);
   },
   send: (text) => chat.sendMessage({ text }),
+  edit: (text) => chat.sendMessage({ text, messageId: chat.messages[0].id }),
   resume: () => chat.resumeStream(),
   regenerate: () => chat.regenerate(),
   stop: async (id) => {

@@ -292,7 +292,8 @@ class CopilotKitDriver(AguiDriver):
         await self._run(connect=True)
 
     async def leave(self) -> None:
-        raise NotImplementedError
+        """End the process: the client drops a stream only with its page."""
+        self._client.kill()
 
     async def pause(self) -> None:
         await self._client.send(stop="actor")

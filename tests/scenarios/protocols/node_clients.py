@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +31,7 @@ class NodeClient:
     def __init__(self, process: Process) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
+        self._process = process
         self._in = process.stdin
         self._out = BufferedByteReceiveStream(process.stdout)
         self.events: list[JsonObject] = []
@@ -38,6 +39,10 @@ class NodeClient:
     async def send(self, **command: object) -> None:
         """Send a command to the client."""
         await self._in.send(json.dumps(command).encode() + b"\n")
+
+    def kill(self) -> None:
+        """End the process, as a page that is closed."""
+        self._process.kill()
 
     async def read_line(self) -> JsonObject:
         """Return the next object that the client prints."""
@@ -97,7 +102,8 @@ async def _run_script(script: Path, *arguments: str) -> AsyncIterator[Process]:
     command = [str(NODE), str(script), str(WEB), *arguments]
     async with await anyio.open_process(command, stderr=None) as process:
         yield process
-        process.kill()
+        with suppress(ProcessLookupError):  # a test has ended it
+            process.kill()
 
 
 class AiSdkClient(NodeClient):

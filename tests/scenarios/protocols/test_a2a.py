@@ -18,6 +18,8 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
 from msgspec import Struct
 
 from midrun import Agent, Call, Midrun, ask_human, tool
@@ -315,6 +317,28 @@ async def test_a_message_answers_a_question_and_gives_an_approval(
         assert history[question + 1] == "Ann", "the history has what the client sent"
         assert history[-2:] == ["approve", "Done."]
         assert len({message.message_id for message in task.history}) == len(history)
+
+
+async def test_a_data_part_answers_a_question(serve_agent: ServeAgent) -> None:
+    """The answer is the member `answer`, or all of the data."""
+    questions = [Use("ask_human", question="Whom?"), Use("ask_human", question="How?")]
+
+    def list_answers(messages: Transcript) -> str:
+        return str([use.result for turn in messages for use in turn.uses])
+
+    model = ScriptedModel([*questions, list_answers])
+    agent = Agent("actor", model=model, tools=[ask_human])
+    async with serve_agent(agent) as server, open_a2a_client(server) as client:
+        async for _ in client.send_message(make_message("Pay.")):
+            pass
+        run = await server.get_only_run()
+        for data in ({"answer": "Ann"}, {"by": "mail"}):
+            answer = make_message(str(data), run.id)
+            del answer.message.parts[:]
+            answer.message.parts.append(pb.Part(data=ParseDict(data, Value())))
+            async for _ in client.send_message(answer):
+                pass
+        assert (await run.until("completed")).output == "['Ann', {'by': 'mail'}]"
 
 
 @BINDINGS

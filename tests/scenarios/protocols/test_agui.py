@@ -585,6 +585,37 @@ async def test_a_cancelled_interrupt_cancels_the_run(
         assert [e["type"] for e in ended if e.get("name") == "midrun.report"] == ["CUSTOM"]
 
 
+async def test_an_interrupt_of_a_run_that_has_ended_starts_no_other_run(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    """The newest message of the client is the one that has started the run."""
+    agent = stage.agent(Use("read", name="x"), "Done.")
+    async with serve_agent(agent) as server, open_http_client(server) as client:
+        interrupt = get_interrupt(await read_paused_segment(server, client, stage))
+        run = await server.get_only_run()
+        await run.cancel(actor="ada")
+        await run.until("cancelled")
+        resume = [{"interruptId": interrupt["id"], "status": "resolved"}]
+        late = make_request("Go.", resume=resume, runId="r2")
+        expect_status(await client.post("/agui/actor", json=late), 422)
+        await server.get_only_run()
+
+
+async def test_a_message_that_a_run_cannot_take_is_refused_and_not_lost(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    agent = stage.agent(Use("slow", name="x"), "Done.")
+    async with serve_agent(agent) as server, open_http_client(server) as client:
+        run = await server.mid.start("actor", "Go.", thread="t")
+        await stage.start("x").wait()
+        await server.mid.halt("drill", actor="operator:olga")
+        await run.until("halted")
+        refused = await client.post("/agui/actor", json=make_request("More."))
+        assert "lifted the halt" in expect_status(refused, 409).text
+        followed = await read_segment(client, make_request())
+        assert followed[-1]["code"] == "HALTED"
+
+
 @pytest.mark.parametrize(
     ("how", "ends"), [("interrupt", "interrupt"), ("success", "success"), ("auto", "interrupt")]
 )

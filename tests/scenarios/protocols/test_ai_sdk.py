@@ -4,6 +4,7 @@
 """
 
 import json
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import anyio
@@ -11,9 +12,12 @@ import anyio.lowlevel
 import pytest
 
 from midrun import Actor, Agent, Call, tool
-from midrun.core.entries import PauseRequested
+from midrun.core.entries import PauseRequested, RedirectRequested, RunStarted
 from midrun.core.transcript import Transcript
+from midrun.errors import StoreBusy
 from midrun.models import ScriptedModel, Use
+from midrun.ports.model import Finished, Piece
+from midrun.runs.service import RunService
 from midrun.server import Bridges
 from midrun.stops import MaxSteps, MaxToolCalls
 from midrun.testing.controllable_tools import ControllableTools
@@ -177,6 +181,139 @@ async def test_a_message_that_is_sent_again_gets_the_same_reply_and_no_second_ru
         assert first.splitlines()[0] == again.splitlines()[0]
         assert '"delta":"Done."' in again
         await server.get_only_run()
+
+
+async def test_a_message_that_comes_again_during_the_next_run_does_not_redirect_it(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    agent = stage.agent("One.", Use("slow", name="x"), "Two.")
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        first = {"id": "t", "messages": [make_user_message("Go.")]}
+        second = {"id": "t", "messages": [make_user_message("On.")]}
+        assert '"delta":"One."' in (await http.post("/ai/actor", json=first)).text
+        async with http.stream("POST", "/ai/actor", json=second) as stream:
+            await stage.start("x").wait()
+            assert '"delta":"One."' in (await http.post("/ai/actor", json=first)).text
+            stage.gate("x").set()
+            assert '"delta":"Two."' in (await stream.aread()).decode()
+        for view in (await server.mid.runs()).items:
+            run = await server.mid.get(view.run_id)
+            assert not await read_entries(run, RedirectRequested)
+
+
+@BOTH_VERSIONS
+async def test_an_edited_message_is_a_new_one(serve_agent: ServeAgent, kind: str) -> None:
+    """The client sends it with the id of the message that it replaces."""
+    model = ScriptedModel(["One.", lambda messages: f"As you said: {messages[-1].text}"])
+    async with (
+        serve_agent(Agent("actor", model=model)) as server,
+        run_ai_sdk(kind, f"{server.url}/ai/actor") as client,
+    ):
+        await client.send(open={"id": "t"})
+        await client.send(send="Go.")
+        await client.wait_for_done("send")
+        await client.send(edit="Stay.")
+        await client.wait_for_done("edit")
+        assert (client.get_text(), client.errors) == ("As you said: Stay.", [])
+
+
+async def test_a_long_id_of_a_message_is_not_kept(serve_agent: ServeAgent) -> None:
+    """The journal and the state of a run have the ids of all its requests."""
+    agent = Agent("actor", model=ScriptedModel(["Done."]))
+    message = make_user_message("Go.") | {"id": "x" * 100_000}
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        reply = await http.post("/ai/actor", json={"id": "t", "messages": [message]})
+        assert "[DONE]" in reply.text
+        (started,) = await read_entries(await server.get_only_run(), RunStarted)
+        assert len(started.request_id) < 100
+
+
+async def test_an_approval_that_a_halt_has_refused_is_given_after_the_halt(
+    serve_agent: ServeAgent, stage: ControllableTools
+) -> None:
+    """The client sends the same decision again; a refusal is not repeated for ever."""
+    paid: list[int] = []
+
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    model = ScriptedModel([[Use("pay", amount=9), Use("slow", name="x")], "Done."])
+    agent = Agent("actor", model=model, tools=[pay, *stage.tools()])
+    olga = Actor(name="olga", role="operator")
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        run = await server.mid.start("actor", "Go.", thread="t")
+        await stage.start("x").wait()
+        part: JsonObject = {"toolCallId": f"{run.id}-c2", "state": "approval-responded"}
+        part["approval"] = {"id": f"{run.id}-a1", "approved": True}
+        body = {"id": "t", "messages": [{"id": "m2", "role": "assistant", "parts": [part]}]}
+        await server.mid.halt("drill", actor=olga)
+        await run.until("halted")
+        assert (await http.post("/ai/actor", json=body)).status_code == 409
+        await server.mid.lift(actor=olga)
+        stage.gate("x").set()
+        await run.until("waiting")
+        assert "[DONE]" in (await http.post("/ai/actor", json=body)).text
+        assert paid == [9]
+
+
+class ThinkingModel(GatedModel):
+    """Thinks before each reply."""
+
+    async def _pieces(self, line: GatedReply) -> AsyncIterator[Piece | Finished]:
+        yield Piece(kind="thinking", text="Red, or ")
+        yield Piece(kind="thinking", text="blue?")
+        async for piece in super()._pieces(line):
+            yield piece
+
+
+@BOTH_VERSIONS
+async def test_the_thinking_the_plan_and_the_phase_are_parts_of_the_message(
+    serve_agent: ServeAgent, kind: str
+) -> None:
+    plan = Use("plan", items=["Paint", "Look"], marks={"1": "running"})
+    model = ThinkingModel(GatedReply("Red", ".", plan, gate="red"), "Done.")
+    async with (
+        serve_agent(Agent("actor", model=model)) as server,
+        run_ai_sdk(kind, f"{server.url}/ai/actor") as client,
+    ):
+        await client.send(open={"id": "t"})
+        await client.send(send="Paint.")
+        await client.wait_for_text("Red")
+        (thinking,) = [part for part in client.parts if part["type"] == "reasoning"]
+        assert thinking["text"] == "Red, or blue?"
+        assert client.get_data("phase")["phase"] == "running"
+        model.gate("red").set()
+        await client.wait_for_done("send")
+        states = [(item["text"], item["state"]) for item in client.get_data("plan")["items"]]  # type: ignore[attr-defined]  # a list of objects
+        assert states == [("Paint", "running"), ("Look", "queued")]
+        phase = client.get_data("phase")
+        assert (phase["phase"], "ompleted" in str(phase["sentence"])) == ("completed", True)
+
+
+@pytest.mark.parametrize("path", ["/ai/actor/t/stop", "/copilotkit/agent/actor/stop/t"])
+async def test_a_stop_that_the_store_does_not_take_is_an_error(
+    serve_agent: ServeAgent,
+    stage: ControllableTools,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+) -> None:
+    """The run works on, and its user must know."""
+
+    async def be_busy(*_: object) -> None:
+        raise StoreBusy("runs.db", 5)
+
+    agent = stage.agent(Use("read", name="x"), "Done.")
+    async with serve_agent(agent) as server, open_http_client(server) as http:
+        run = await server.mid.start("actor", "Go.", thread="t")
+        await stage.start("x").wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(RunService, "submit", be_busy)
+            assert (await http.post(path, json={})).status_code == 503
+        assert (await http.post(path, json={})).json()["stopped"] is True
+        await run.until("paused")
 
 
 async def test_a_viewer_who_stops_watching_does_not_pause_the_run(

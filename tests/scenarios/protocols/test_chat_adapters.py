@@ -60,7 +60,6 @@ MISSING = {
     },
     "cancel": {COMPLETIONS: "no request to cancel"},
     "leaving pauses": {
-        COPILOTKIT: "its client drops a stream only by the stop button or with the page",
         A2A: "a task goes on without its client",
         MCP: "a dropped call stops its wait, not its run",
     },
@@ -550,6 +549,30 @@ async def expect_repeated_reply(http: httpx2.AsyncClient, request: SentRequest) 
         text = (await reply.aread()).decode()
     assert reply.status_code == 200, text
     assert "brief" in text  # the end of the run, maybe in pieces
+
+
+@each_protocol("repeated request")
+async def test_a_decision_that_comes_again_is_taken_once(
+    serve_agent: ServeAgent, sent_requests: list[SentRequest], kind: str
+) -> None:
+    paid: list[int] = []
+    async with (
+        serve_agent(make_paying_agent(paid)) as server,
+        open_http_client(server) as http,
+        open_chat(kind, server.url) as chat,
+    ):
+        await chat.send("Pay.")
+        assert (await chat.wait_for_end()).phase == "waiting"
+        known = len(sent_requests)
+        await chat.decide(approved=True)
+        assert (await chat.wait_for_end()).phase == "completed"
+        words = (b"approve", b'"yes"')
+        (decision,) = [r for r in sent_requests[known:] if any(w in r.body for w in words)]
+        async with decision.repeat(http) as reply:
+            text = (await reply.aread()).decode()
+        assert (reply.status_code, "paid 9" in text) == (200, True), text
+        assert paid == [9]
+        await server.get_only_run()
 
 
 @each_protocol("storm")

@@ -36,6 +36,7 @@ from msgspec import Struct
 from sse_starlette.sse import AppStatus
 
 from midrun import Agent, Midrun, ask_human, tool
+from midrun.core.entries import PauseRequested
 from midrun.core.values import Json
 from midrun.events import TextDelta
 from midrun.mcp_server.run_tools import RunAccess
@@ -46,6 +47,7 @@ from midrun.server.serve import UvicornServer, open_listener
 from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.protocols.conftest import ProtocolServer, ServeAgent
 from tests.support.paths import ROOT
+from tests.support.run_journal import read_entries
 from tests.unit.server.conftest import TIMEOUT_S, make_token, make_tokens
 
 pytestmark = pytest.mark.once
@@ -305,6 +307,27 @@ async def test_the_slower_of_two_people_learns_who_decided(serve_agent: ServeAge
         assert "ann" in str(late.content)
         assert (await call(olga, "wait", run=run)).phase == "completed"
         assert made == ["ada"]
+
+
+async def test_the_name_of_a_form_reaches_no_other_route_of_the_server(
+    serve_agent: ServeAgent,
+) -> None:
+    """It comes from the client, as the id of an ask."""
+    made: list[str] = []
+    async with serve_agent(make_payer(made)) as server, open_mcp_client(server) as client:
+        run = (await call(client, "start", agent="actor", task="Pay.", thread="t")).run
+        assert (await call(client, "wait", run=run)).phase == "waiting"
+        for name in ("a1/../../../ai/actor/t/stop", "a1?x=", ""):
+            hostile = await client.session.call_tool(
+                "midrun_wait",
+                {"run": run},
+                input_responses={name: accept(answer="x")},
+                request_state=run,
+            )
+            assert hostile.is_error
+            assert "no_such_ask" in str(hostile.content)
+        assert (await call(client, "status", run=run)).phase == "waiting"
+        assert not await read_entries(await server.get_only_run(), PauseRequested)
 
 
 async def test_questions_and_side_questions_are_answered(serve_agent: ServeAgent) -> None:

@@ -17,13 +17,21 @@ from openai import (
 )
 from openai.types.chat import ChatCompletionContentPartParam, ChatCompletionMessageParam
 from openai.types.responses import (
+    EasyInputMessageParam,
     Response,
     ResponseInputFileParam,
     ResponseTextDeltaEvent,
 )
+from openai.types.responses.response_input_param import McpApprovalResponse
 
 from midrun import Actor, Agent, Call, Run, ask_human, tool
-from midrun.core.entries import PauseRequested, RedirectRequested, RunStarted
+from midrun.core.entries import (
+    AskAnswered,
+    AskOpened,
+    PauseRequested,
+    RedirectRequested,
+    RunStarted,
+)
 from midrun.core.transcript import Transcript
 from midrun.models import ScriptedModel, Use
 from midrun.server import Bridges
@@ -31,7 +39,7 @@ from midrun.testing.controllable_tools import ControllableTools
 from tests.scenarios.protocols.chat_drivers import open_openai
 from tests.scenarios.protocols.conftest import ServeAgent, open_http_client
 from tests.support.gated_model import GatedModel, GatedReply
-from tests.support.run_journal import read_entries, yield_until
+from tests.support.run_journal import read_entries, wait_for_entry, yield_until
 
 pytestmark = pytest.mark.once
 
@@ -157,6 +165,66 @@ async def test_an_approval_needs_an_explicit_word_and_names_the_way_to_answer(
         assert paid == [2]
         assert await say(client, "Pay.", shown, "a2", left, "decline: too much") == "Done."
         assert paid == [2]
+
+
+async def test_a_late_decision_about_a_named_call_leaves_the_other_calls_open(
+    serve_agent: ServeAgent,
+) -> None:
+    """As a redirect, it would withdraw the other call."""
+
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    calls = [Use("pay", amount=1), Use("pay", amount=2)]
+    agent = Agent("actor", model=ScriptedModel([calls, "Done."]), tools=[pay])
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        await say(client, "Pay.")
+        await (await server.get_only_run()).approve(ask="a1", actor="ada")
+        with pytest.raises(APIStatusError, match="ada"):
+            await say(client, "Pay.", "Hm.", "decline a1")
+        assert await say(client, "Pay.", "Hm.", "approve a2") == "Done."
+
+
+async def test_a_word_decides_no_call_that_its_writer_has_not_seen(
+    serve_agent: ServeAgent,
+) -> None:
+    """Another person has decided about the call that the word was written for."""
+    paid: list[int] = []
+
+    @tool(approve=True)
+    async def pay(amount: int) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    model = ScriptedModel([Use("pay", amount=1), Use("pay", amount=2000), "Done."])
+    agent = Agent("actor", model=model, tools=[pay])
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        shown = await say(client, "Pay.")
+        run = await server.get_only_run()
+        await run.approve(ask="a1", actor="ada")
+        await wait_for_entry(run, AskOpened, 2)
+        await run.until("waiting")
+        with pytest.raises(APIStatusError, match="approve a2") as refused:
+            await say(client, "Pay.", shown, "approve")
+        assert '{"amount":2000}' in str(refused.value)
+        assert paid == [1]
+        assert await say(client, "Pay.", shown, "approve a2") == "Done."
+        assert paid == [1, 2000]
+
+
+async def test_only_a_message_with_a_text_answers_a_question(serve_agent: ServeAgent) -> None:
+    """*Continue response* of Open WebUI sends the reply of the agent as the newest message."""
+    model = ScriptedModel([Use("ask_human", question="Which?"), "Thanks."])
+    agent = Agent("actor", model=model, tools=[ask_human])
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        shown = await say(client, "Go.")
+        with pytest.raises(APIStatusError, match="Send a message") as refused:
+            await say(client, "Go.", shown)
+        assert refused.value.status_code == 409
+        assert await say(client, "Go.", shown, "This.") == "Thanks."
 
 
 async def test_a_paused_reply_is_not_complete_and_says_how_to_go_on(
@@ -424,6 +492,66 @@ async def test_files_of_a_chat_completion_are_files_of_the_run(
                 ("b.pdf", "application/pdf", b64decode(PDF)),
             ]
         assert len(runs) == 2
+
+
+async def test_files_of_an_answer_reach_the_agent(serve_agent: ServeAgent) -> None:
+    """A decision takes none: a message with files is an instruction then."""
+
+    @tool(approve=True)
+    async def pay() -> str:
+        return "paid"
+
+    model = ScriptedModel([Use("ask_human", question="Which?"), Use("pay"), "Done."])
+    agent = Agent("actor", model=model, tools=[ask_human, pay])
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        await say(client, "Go.")
+        for text in ("This one.", "approve"):
+            await client.chat.completions.create(
+                model="actor",
+                messages=[
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "text", "text": text},
+                            {
+                                "type": "image_url",
+                                "image_url": {"url": f"data:image/png;base64,{PNG}"},
+                            },
+                        ],
+                    }
+                ],
+                metadata={"thread": "t"},
+            )
+        run = await server.get_only_run()
+        (answer,) = await read_entries(run, AskAnswered)
+        (redirect,) = await read_entries(run, RedirectRequested)
+        assert [len(each.files) for each in (answer, redirect)] == [1, 1]
+
+
+async def test_a_message_beside_a_decision_is_refused_and_not_lost(
+    serve_agent: ServeAgent,
+) -> None:
+    @tool(approve=True)
+    async def pay() -> str:
+        return "paid"
+
+    agent = Agent("actor", model=ScriptedModel([Use("pay"), "Done."]), tools=[pay])
+    async with serve_agent(agent) as server, open_openai(server.url, "ann") as client:
+        first = await client.responses.create(model="actor", input="Go.")
+        (ask,) = [item.id for item in first.output if item.type == "mcp_approval_request"]
+        decision: McpApprovalResponse = {
+            "type": "mcp_approval_response",
+            "approval_request_id": ask,
+            "approve": True,
+        }
+        message: EasyInputMessageParam = {"role": "user", "content": "And be quick."}
+        with pytest.raises(UnprocessableEntityError, match="after the decision"):
+            await client.responses.create(
+                previous_response_id=first.id, input=[message, decision]
+            )
+        assert not await read_entries(await server.get_only_run(), AskAnswered)
+        again = await client.responses.create(previous_response_id=first.id, input=[decision])
+        assert again.output_text == "Done."
 
 
 async def test_files_of_a_response_are_files_of_the_run(

@@ -21,13 +21,22 @@ __all__ = ["serve", "stage"]
 pytestmark = pytest.mark.once
 
 
+AI_SDK_MESSAGE = {"id": "1", "role": "user", "parts": [{"type": "text", "text": "Go."}]}
+OPENAI_MESSAGE = {"role": "user", "content": "Go."}
+
+
 async def send_a2a_message(
-    client: httpx2.AsyncClient, text: str, *, name: str = "m1", **more: str
+    client: httpx2.AsyncClient,
+    text: str,
+    *,
+    name: str = "m1",
+    agent: str = "actor",
+    **more: str,
 ) -> str:
     """Send a message by A2A; return the id of its task, or the error message."""
     message = {"messageId": name, "role": "ROLE_USER", "parts": [{"text": text}], **more}
     call = make_rpc_call("SendMessage", message=message)
-    reply = await client.post("/a2a/actor", json=call, headers={"A2A-Version": "1.0"})
+    reply = await client.post(f"/a2a/{agent}", json=call, headers={"A2A-Version": "1.0"})
     body = expect_status(reply, 200).json()
     return str(body["error"]["message"] if "error" in body else body["result"]["task"]["id"])
 
@@ -130,6 +139,45 @@ async def test_a2a_answers_429_to_a_user_with_too_many_streams(
     served = await serve(stage.agent("Done."), limits=Limits(streams=0))
     reply = await (await served.client("ann")).get("/a2a/actor/v1/tasks")
     assert reply.status_code == 429, reply.text
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/ai/actor", {"id": "t", "messages": [AI_SDK_MESSAGE]}),
+        ("/agui/actor", make_agui_request("t", "Go.")),
+        ("/openai/v1/chat/completions", {"model": "actor", "messages": [OPENAI_MESSAGE]}),
+        ("/openai/v1/responses", {"model": "actor", "input": "Go."}),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_message_that_is_refused_for_too_many_streams_starts_no_run(
+    serve: StartServer,
+    stage: ControllableTools,
+    path: str,
+    body: dict[str, object],
+    stream: bool,
+) -> None:
+    """The client would send it again, and start another run each time."""
+    served = await serve(stage.agent("Done."), limits=Limits(streams=0))
+    ann = await served.client("ann")
+    expect_status(await ann.post(path, json={**body, "stream": stream}), 429)
+    assert not (await served.mid.runs()).items
+
+
+async def test_one_message_to_two_agents_starts_a_run_of_each(
+    serve: StartServer, stage: ControllableTools
+) -> None:
+    """A client that compares agents sends the same ids to both."""
+    other = Agent("other", model=ScriptedModel(["Hm.", "Hm."]))
+    served = await serve(stage.agent("Done.", "Done."), other)
+    ann = await served.client("ann")
+    for agent in ("actor", "other"):
+        body = {"id": "t", "messages": [AI_SDK_MESSAGE]}
+        reply = expect_status(await ann.post(f"/ai/{agent}", json=body), 200)
+        assert "[DONE]" in reply.text
+        assert (await send_a2a_message(ann, "Go.", agent=agent)).startswith("run_")
+    assert len((await served.mid.runs()).items) == 4
 
 
 async def test_a2a_and_ag_ui_enforce_the_limit_of_pending_messages(

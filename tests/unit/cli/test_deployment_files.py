@@ -125,9 +125,9 @@ class ComposeFolder:
     folder, its ports become free ones, and the service `db` is the Postgres of the tests.
     """
 
-    def __init__(self, folder: Path, store: str) -> None:
+    def __init__(self, folder: Path, postgres: Postgres) -> None:
         self.folder = shutil.copytree(DEPLOY, folder / "deploy")
-        self.store = store
+        self.postgres, self.store = postgres, postgres.url()
         self.token = ""
         self.up = False
         self._paths = {"/run/secrets": f"{self.folder}/secrets"}
@@ -153,6 +153,13 @@ class ComposeFolder:
                 done = self.open_shell(service).run(*words)
                 assert done.code == 0, done.err
                 self.token = done.out.strip()
+            case ["docker", "compose", "exec", "-T", "db", program, *words, "midrun", ">", to]:
+                user = words.index("--username")
+                assert words[user + 1] == COMPOSE.services["db"].environment["POSTGRES_USER"]
+                del words[user : user + 2]  # the address of the store has it
+                program = str(self.postgres.programs / program)
+                with (self.folder / to).open("wb") as file:
+                    subprocess.run([program, *words, self.store], stdout=file, check=True)  # noqa: S603 - our guide
             case ["docker", "compose", "up", "--detach"]:
                 self.up = True
             case _:
@@ -197,7 +204,7 @@ def test_the_commands_of_the_guide_for_compose_serve_a_run_that_the_worker_drive
     tmp_path: Path, postgres: Postgres
 ) -> None:
     """With its settings file, its app, its environment and a real Postgres."""
-    compose = ComposeFolder(tmp_path, postgres.url())
+    compose = ComposeFolder(tmp_path, postgres)
     for line in read_guide("deploy.md", "mkdir"):
         compose.run_line(line)
     assert compose.up
@@ -208,6 +215,8 @@ def test_the_commands_of_the_guide_for_compose_serve_a_run_that_the_worker_drive
         url = read_until_address(server).replace("0.0.0.0", "localhost")  # noqa: S104 - its own text
         with compose.open_shell("worker").start(*compose.list_words("worker")) as worker:
             assert start_run(url, compose.token) == "Sorted."
+            for line in read_guide("deploy.md", "docker"):
+                compose.run_line(line)
             worker.terminate()
         healthcheck = COMPOSE.services["serve"].healthcheck
         assert healthcheck is not None
@@ -215,6 +224,9 @@ def test_the_commands_of_the_guide_for_compose_serve_a_run_that_the_worker_drive
         probe = [word.replace("8700", port) for word in healthcheck.test[1:]]
         assert subprocess.run(probe, env=shell.env, check=False).returncode == 0  # noqa: S603 - our file
         server.terminate()
+    dump = (compose.folder / "midrun.dump").read_bytes()
+    assert dump.startswith(b"PGDMP")
+    assert b"midrun_entries" in dump
 
 
 def start_run(url: str, token: str) -> str:
@@ -453,6 +465,21 @@ def test_pods_are_locked_down_and_their_commands_exist() -> None:
         assert {mount["name"] for mount in container.volume_mounts} == volumes
     assert pods[0].containers[0].liveness_probe is not None
     assert pods[0].containers[0].readiness_probe is not None
+
+
+def test_the_guide_makes_the_secrets_that_the_pods_expect() -> None:
+    """The first lines of the manifest have the same commands."""
+    manifest = (DEPLOY / "kubernetes" / "midrun.yaml").read_text()
+    used = set(re.findall(r"secretKeyRef: \{name: (\S+), key: (\w+)\}", manifest))
+    used |= {(name, "users.json") for name in re.findall(r"secretName: ([\w-]+)", manifest)}
+    assert len(used) == 3
+    for text in (manifest, "\n".join(read_guide("kubernetes.md", "docker"))):
+        made = re.findall(
+            r"kubectl create secret generic (\S+) --from-(?:file|literal)=([\w.]+)", text
+        )
+        assert set(made) == used
+        for command in re.findall(r"(?m)^#?\s*midrun (.*)$", text):
+            accept_command(shlex.split(command, comments=True))
 
 
 def test_the_settings_of_the_config_map_are_valid(

@@ -53,6 +53,19 @@ def test_an_empty_list_says_how_to_start_a_run(words: list[str], hint: str) -> N
     assert hint in _format_no_runs(args)
 
 
+@pytest.mark.parametrize("words", [(), ("--store", "sqlite:///folder/runs.db")])
+def test_only_an_unreachable_default_store_is_to_be_named(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A store that was named is unreachable for another reason."""
+    for folder in ("midrun.db", "folder/runs.db"):  # a folder is no database
+        Path(folder).mkdir(parents=True)
+    refused = CommandRunner(capsys)("ls", *words)
+    assert refused.code == 1
+    assert "Cannot reach store" in refused.err
+    assert ("name the store or the server" in refused.err) == (not words)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("at_server", [False, True])
 async def test_a_run_whose_worker_was_killed_is_shown_as_lost(

@@ -9,6 +9,7 @@ import pytest
 from midrun.cli.parser import build_parser
 from midrun.cli.settings import resolve_settings
 from midrun.errors import Misconfigured
+from midrun.server import UsersFile
 from tests.unit.cli.command_runner import (
     APP,
     CommandRunner,
@@ -186,6 +187,8 @@ def test_config_check_prints_each_value_with_its_source_and_no_secret(
         (("--temporal-address", "temporal"), "", "must be HOST:PORT"),
         (("--retention", "all=90"), "", "such as 90d, got '90'"),
         ((), "MIDRUN_CHAIN_KEY", "must have at least"),
+        ((), "MIDRUN_SESSION_KEY", "MIDRUN_SESSION_KEY must have at least 32 bytes"),
+        (("--users-file", "users.json"), "MIDRUN_TOKEN", "cannot be combined with a token"),
         (("--public-url", "https://runs.example/x"), "", "must be an origin"),
         ((), "MIDRUN_ALOW_HOST", "did you mean MIDRUN_ALLOW_HOST?"),
     ],
@@ -200,6 +203,7 @@ def test_config_check_refuses_what_serve_would_refuse(
     """And a variable with the prefix that is no setting."""
     if variable:
         monkeypatch.setenv(variable, "x")
+    UsersFile(Path("users.json")).add("ada", "operator")
     shown = CommandRunner(capsys)("config", "check", *words)
     assert shown.code == 2
     assert problem in shown.err

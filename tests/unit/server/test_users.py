@@ -2,6 +2,7 @@
 
 import hmac
 import json
+import os
 import sys
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
@@ -18,10 +19,12 @@ from midrun import Actor, Midrun, Misconfigured
 from midrun.cli.main import main
 from midrun.core.ids import MICROS_PER_SECOND, Micros
 from midrun.server import FirstOf, UsersFile, app
+from midrun.server.admin import PROOF_HEADER
 from midrun.server.oidc import KEYS_LIFETIME_S, KEYS_RETRY_S, OidcAuth, oidc
 from midrun.server.problem_details import HttpProblem
 from midrun.server.serve import open_listener
 from tests.support.oidc_provider import AUDIENCE, OidcProvider
+from tests.unit.cli.command_runner import APP, ProcessRunner, read_until
 
 ADA = Actor(name="ada", role="operator")
 
@@ -117,6 +120,17 @@ def test_a_file_that_other_accounts_can_write_is_refused(path: Path) -> None:
         users.load()
     path.chmod(0o644)  # as a mounted secret
     users.load()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another account")
+def test_root_changes_the_users_and_the_server_can_still_read_them(path: Path) -> None:
+    """The server has an account of its own, and the file belongs to it."""
+    users = UsersFile(path)
+    users.add("ada", "operator")
+    os.chown(path, 10_001, 10_002)
+    users.rotate("ada", timedelta())
+    found = path.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (10_001, 10_002, 0o600)
 
 
 @pytest.mark.parametrize(
@@ -385,6 +399,35 @@ async def test_a_sign_in_at_the_provider_ends_with_a_code_that_opens_a_session(
         session = await web.post("/v1/session", json={}, headers=headers)
         assert (session.json()["name"], session.json()["role"]) == ("ada", "operator")
         assert (await web.get(back)).status_code == 401  # the cookie is gone
+
+
+@pytest.mark.slow
+async def test_with_a_session_key_browsers_stay_signed_in_when_the_server_restarts(
+    provider: OidcProvider, tmp_path: Path
+) -> None:
+    """Also at another process with the same key; without it, the next one knows no session."""
+    provider.claims = {"sub": "ada", "role": "operator"}
+    port, key = find_free_port(), {"MIDRUN_SESSION_KEY": "k" * 32}
+    headers: dict[str, str] = {}
+    cookies = httpx2.Cookies()
+    statuses: list[int] = []
+    for environment in (key, key, {}):
+        shell = ProcessRunner(tmp_path, **environment)
+        words = ["serve", f"{APP}:all_agents", "--port", str(port), "--oidc-issuer"]
+        words += [provider.issuer, "--oidc-audience", AUDIENCE, "--oidc-client-id", "page"]
+        with shell.start(*words, GATE="") as server:
+            url = (await anyio.to_thread.run_sync(read_until, server, "http://")).strip()
+            async with httpx2.AsyncClient(base_url=url, cookies=cookies) as web:
+                if not headers:
+                    code = (await web.get(await go_to_provider(web))).headers["location"]
+                    web.headers["Authorization"] = f"Code {code.partition('#code=')[2]}"
+                    session = (await web.post("/v1/session", json={})).json()
+                    headers = {PROOF_HEADER: session["proof"]}
+                    cookies = web.cookies
+                else:
+                    statuses.append((await web.get("/v1/session", headers=headers)).status_code)
+            server.terminate()
+    assert statuses == [200, 401]
 
 
 @pytest.mark.parametrize(

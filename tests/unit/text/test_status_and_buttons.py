@@ -21,6 +21,7 @@ from midrun.core.transitions import list_possible_controls
 from midrun.core.values import Actor, Effect, Phase, PlanItem, RequestedCall, Traits
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
 from midrun.text.buttons import Button, build_buttons, mark_worker_lost, propose_raised_cap
+from midrun.text.phrases import format_condition
 from midrun.text.status import build_status_line
 from tests.unit.core.scenario_steps import leased_run, report_done
 
@@ -208,13 +209,24 @@ def test_the_status_of_a_cancel_without_a_worker_says_that_it_waits() -> None:
     )
 
 
-def test_the_buttons_of_a_paused_run_say_what_happens_to_its_question() -> None:
+def test_the_buttons_say_what_happens_to_an_open_question() -> None:
+    """A redirect drops it in every phase."""
     asking = leased_run.replies(DRAFT).starts("c2")
     asking = asking.after(v.AskPerson(epoch=E1, call=C2, question="Which?"))
+    dropped = "Drops the question and follows your instruction from the next turn"
+    assert get_buttons(asking.state)[1].consequence.startswith(dropped)
+    dropped = "Pauses, then drops the question and follows your instruction."
+    pausing = asking.when(c.Pause()).then(phase=Phase.PAUSING)
+    assert get_buttons(pausing.state)[1].consequence == dropped
     run = asking.advances().then(phase=Phase.WAITING).when(c.Pause())
     pause, redirect, _ = get_buttons(run.state)
     assert pause.consequence == "Waits for the answer again; the question stays open."
     assert redirect.consequence.startswith("Drops the question and follows your")
+
+
+def test_a_number_in_the_quotation_of_a_condition_stays_as_it_is() -> None:
+    said = format_condition("the agent says 'code 123456' or at most 400000 tokens")
+    assert said == "the agent says “code 123456” or at most 400,000 tokens"
 
 
 def test_the_resume_button_at_a_cap_raises_it() -> None:
@@ -234,7 +246,8 @@ def test_a_second_pause_keeps_the_condition_of_the_first() -> None:
     quota = "the quota of user ann is used up, tokens_per_day is at 9 of 5"
     run = leased_run.replies(MAIL).starts("c2").after(CapReached(stop=quota))
     run = run.when(c.Pause(now=True, by=ANN)).after(report_done("c2")).advances()
-    assert quota in build_status_line(run.then(phase=Phase.PAUSED).state).note
+    status = build_status_line(run.then(phase=Phase.PAUSED).state)
+    assert (status.word, quota in status.note) == ("Paused by a quota", True)
 
 
 def test_a_run_at_work_can_be_asked_and_a_paused_one_resumes_for_it() -> None:

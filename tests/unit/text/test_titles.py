@@ -54,6 +54,7 @@ def test_a_title_is_one_line_of_bounded_length() -> None:
         ("# Memo\n\nAcme is **late**,\nsays *Ada*.\n\nMore.", None, "Acme is late, says Ada."),
         ("## Only a heading", None, "Only a heading"),
         ("- `one`", None, "one"),
+        ("See [the list](https://a.example/x).", None, "See the list."),
         ("| who | sum |\n|---|---|\n| Ada | 5 |", None, "who | sum | Ada | 5 |"),
         ('{"sum": 5}', {"sum": 5, "to": "Ada"}, "sum: 5, to: “Ada”"),
         ("a" * 999, None, "a" * (PREVIEW_MAX_CHARS - 1) + "…"),

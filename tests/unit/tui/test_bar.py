@@ -402,6 +402,30 @@ async def test_an_approval_shows_the_lines_that_change() -> None:
         assert await bar.wait_for_exit() is ExitReason.ENDED
 
 
+async def test_o_prints_all_of_a_call_that_is_too_long_for_the_dialog() -> None:
+    """It is read before it is approved, without another terminal."""
+    lines = [f"line {number}" for number in range(40)]
+    content = "\n".join(["A long line, " * 9 + "name: forged.md", *lines])
+    async with open_bar(Use("publish", name="news.md", content=content), "Done.") as bar:
+        await bar.wait_for("Waiting")
+        bar.press("a")
+        shown = await bar.wait_for("more rows: o shows all of them", "y  approve")
+        assert "line 39" not in shown
+        assert shown.index("name: news.md") < shown.index("content: ")  # long ones come last
+        before = len(bar.printed_lines)
+        bar.press("o")
+        await bar.wait_for_print("line 39")
+        rows = bar.printed_lines[before:]
+        forged = [row for row in rows if "forged" in row]
+        # A wrapped row of a text looks like no argument.
+        assert forged
+        assert all(row.startswith("    │ ") for row in forged)
+        assert all(len(row) <= 100 for row in rows)
+        assert "y  approve" in bar.text  # the dialog stays open
+        bar.press("y")
+        assert await bar.wait_for_exit() is ExitReason.ENDED
+
+
 async def test_n_declines_a_call_with_a_reason() -> None:
     async with open_bar(SEND, "Done.") as bar:
         await bar.wait_for("Waiting")

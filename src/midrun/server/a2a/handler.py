@@ -71,11 +71,15 @@ from midrun.server.a2a.tasks import (
 )
 from midrun.server.audit_log import escape_loggers
 from midrun.server.chat_threads import (
+    CONTENT_DIGEST_CHARS,
     ONLY_FILES_TEXT,
     ChatMessage,
     ReplyEnd,
     cancel_and_wait,
+    check_was_shown,
     decide_approval,
+    find_earlier_request,
+    make_attempt_id,
     send_to_run,
     start_run,
 )
@@ -93,9 +97,6 @@ COUNTED_TASKS_MAX: Final = 10_000
 COUNT_PAGE_ROWS: Final = 1_000
 """The number of rows per read while tasks are counted."""
 
-
-CONTENT_DIGEST_CHARS: Final = 32
-"""The length of the digest of a message in its request id."""
 
 ENDED_PHASES: Final = TERMINAL_PHASES | {Phase.FAILED}
 """Phases that A2A calls terminal. A message still resumes a failed run."""
@@ -195,13 +196,13 @@ class TaskHandler(RequestHandler):
 
         The request id has the message id and a digest of the content. A client that repeats a
         message after a lost reply gets the same task, and a control is not applied twice. A
-        client that uses an id for another message, as the compatibility kit of A2A does, is
-        not refused.
+        client that uses an id for another message, as the compatibility kit of A2A does, or
+        for a message to another agent, is not refused.
         """
         text = "\n".join(part.text for part in message.parts if part.text)
         files = tuple(_read_files(message))
         content = message.SerializeToString(deterministic=True)
-        digest = sha256(content).hexdigest()[:CONTENT_DIGEST_CHARS]
+        digest = sha256(self._agent.encode() + content).hexdigest()[:CONTENT_DIGEST_CHARS]
         return ChatMessage(
             agent=self._agent,
             thread=message.context_id,
@@ -521,17 +522,29 @@ async def _decide_by_data(
     sent: ChatMessage,
     message: pb.Message,
 ) -> bool:
-    """Decide the one open approval by data (`{"approved": true}`); return whether it did."""
+    """Decide the one open ask by data; return whether it did.
+
+    `{"approved": true}` decides an approval. A question is answered by `{"answer": …}`, or by
+    all of the data; a text beside it is the answer itself.
+    """
     approved = (data := _find_data(message)).get("approved")
-    if not isinstance(approved, bool) or len(state.open_asks) != 1:
+    if not data or state.phase is not Phase.WAITING or len(state.open_asks) != 1:
         return False
+    earlier = find_earlier_request(state, sent.request_id)
+    if earlier is not None and not earlier.refused:
+        return False  # it was about an ask before this one
     ask = state.asks[state.open_asks[0] - 1]
-    if state.phase is not Phase.WAITING or ask.effective_kind != "approval":
-        return False
-    details: dict[str, Json] = {"editedArgs": data.get("args"), "reason": sent.text}
-    options = ControlOptions(actor=request_context.actor, request_id=sent.request_id)
-    await decide_approval(run, ask, options, approved=approved, details=details)
-    return True
+    request_id = make_attempt_id(state, sent.request_id)
+    options = ControlOptions(actor=request_context.actor, request_id=request_id)
+    if ask.effective_kind == "approval" and isinstance(approved, bool):
+        check_was_shown(request_context, state, ask)
+        details: dict[str, Json] = {"editedArgs": data.get("args"), "reason": sent.text}
+        await decide_approval(run, ask, options, approved=approved, details=details)
+        return True
+    if ask.effective_kind == "question" and not sent.text:
+        await run.answer(data.get("answer", data), ask=ask.id, **options)
+        return True
+    return False
 
 
 def _read_files(message: pb.Message) -> Iterator[File]:

@@ -147,7 +147,7 @@ class ForwardedResponse(Response):
     def __init__(
         self, asgi_app: ASGIApp, context: RequestContext, path: str, body: bytes
     ) -> None:
-        context.server.allowance.check_stream(context.caller.key, context.actor)
+        context.check_stream()
         super().__init__()
         self._asgi_app = asgi_app
         self._context = context

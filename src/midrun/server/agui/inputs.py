@@ -279,13 +279,14 @@ async def join_run(context: RequestContext, agent: str, agui_input: RunAgentInpu
     message = ChatMessage(
         agent=agent,
         thread=agui_input.thread_id,
-        text=agui_input.join_text_and_context(known_texts),
+        # With interrupts of a run that has ended, the newest message was sent before.
+        text="" if agui_input.resume else agui_input.join_text_and_context(known_texts),
         request_id=request,
         files=files,
         client_tools=new_tools,
     )
     # A request with nothing new is no error: it ends with the interrupt of a run that waits.
-    sent = await send_message(context, row, message, must_send=False)
+    sent = await send_message(context, row, message, must_send=bool(message.text))
     state = await _load_state_before(context, sent)
     tools = state.run_started.client_tools if state.seq else new_tools
     unused = _list_unused_tools(known_agent, agui_input, tools)

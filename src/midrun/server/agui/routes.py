@@ -43,6 +43,7 @@ UNLISTED_ROLES: Final = frozenset({"reasoning", "activity"})
 async def run_agent(context: RequestContext) -> Response:
     """Start, resume or answer a run, and stream it until it rests."""
     agui_input = await context.decode_body(RunAgentInput)
+    context.check_stream()
     return SegmentStream(
         context, agui_input, await join_run(context, context.path["agent"], agui_input)
     )
@@ -60,6 +61,7 @@ async def connect(context: RequestContext) -> Response:
     row = await find_newest_run(context, context.path["agent"], agui_input.thread_id)
     if row is None:
         return Response(b"", media_type="text/event-stream")
+    context.check_stream()
     run = await context.server.mid.get(row.run)
     state = await context.server.views.read_state(run.id)
     return SegmentStream(context, agui_input, JoinedRun(run=run, state=state), replay=True)

@@ -12,7 +12,6 @@ its end, because a reader of that value knows that the text is not complete.
 
 from collections.abc import Iterator
 from contextlib import aclosing
-from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -31,13 +30,13 @@ from midrun.server.chat_threads import (
     SentMessage,
     TokenUsage,
     check_agent,
+    digest_content,
     find_newest_run,
     find_unsent_part,
     send_message,
 )
 from midrun.server.feed_routes import SseWriter
 from midrun.server.openai.requests import (
-    DIGEST_CHARS,
     ChatDocument,
     make_request_id,
     read_earlier_files,
@@ -101,6 +100,7 @@ async def create_completion(context: RequestContext) -> Response:
     """Send the newest message to the thread's run, and return or stream the reply."""
     body = await context.decode_body(CompletionInput)
     check_agent(context, body.model)
+    context.check_stream()
     sent = await _send(context, body)
     if body.stream:
         return CompletionStream(context, body, sent)
@@ -143,8 +143,7 @@ def _name_thread(chat: str, body: CompletionInput) -> str:
     if not chat.startswith(TEMPORARY_PREFIXES):
         return chat
     first = next((each for each in body.messages if each.get("role") == "user"), {})
-    digest = sha256(msgspec.json.encode(first.get("content"))).hexdigest()[:DIGEST_CHARS]
-    return f"{chat}:{digest}"
+    return f"{chat}:{digest_content(msgspec.json.encode(first.get('content')).decode())}"
 
 
 # ── the reply ─────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,6 @@ import mimetypes
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
-from hashlib import sha256
 from typing import Final
 
 from msgspec import Struct
@@ -21,7 +20,12 @@ from midrun.core.values import Json
 from midrun.ports.environment import new_id
 from midrun.ports.store import RunRow
 from midrun.runs.run import Run
-from midrun.server.chat_threads import ONLY_FILES_TEXT, read_file_part, stop_after_grace
+from midrun.server.chat_threads import (
+    ONLY_FILES_TEXT,
+    digest_content,
+    read_file_part,
+    stop_after_grace,
+)
 from midrun.server.feed_routes import run_until_first, wait_for_disconnect
 from midrun.server.problem_details import HttpProblem, make_openai_error_response, to_problem
 from midrun.server.request_context import RequestContext
@@ -30,9 +34,6 @@ RETRY_HEADER: Final = "x-stainless-retry-count"
 """The header in which the SDKs of OpenAI count the repetitions of a request."""
 
 TEXT_TYPES: Final = frozenset({"text", "input_text", "output_text"})
-
-DIGEST_CHARS: Final = 32
-
 
 AUDIO_TYPES: Final = {"mp3": "audio/mpeg"}
 """Media types of audio whose names differ from the format that a part names."""
@@ -152,8 +153,7 @@ def make_request_id(
     if key is not None:
         context.request_id()  # refuses an invalid key
         return f"{prefix}key:{key}"
-    content = "\n".join([sent.text, *(file.ref.hash for file in sent.files)])
-    digest = sha256(f"{count}:{content}".encode()).hexdigest()[:DIGEST_CHARS]
+    digest = digest_content(f"{count}:{sent.text}", files=sent.files)
     if state is not None and context.request.headers.get(RETRY_HEADER, "0") != "0":
         earlier = [name for name in state.requests if name.startswith(f"{prefix}{digest}:")]
         if earlier:
@@ -189,16 +189,13 @@ async def read_row_state(context: RequestContext, row: RunRow | None) -> State |
 class ChatDocument(Response):
     """The reply of a chat client as one document, which `build` returns when the run rests.
 
-    If the client leaves before, the run is stopped, as for a stream.
-
-    Raises:
-        HttpProblem: 429, the caller has too many streams.
+    If the client leaves before, the run is stopped, as for a stream. It counts as a stream: the
+    handler has checked the number of streams before it sent the message.
     """
 
     def __init__(
         self, context: RequestContext, run: Run, build: Callable[[], Awaitable[Response]]
     ) -> None:
-        context.server.allowance.check_stream(context.caller.key, context.actor)
         super().__init__()
         self._context = context
         self._run = run

@@ -17,7 +17,6 @@ Calls are items of the type `mcp_call`, because the server makes them, and an ap
 import re
 from collections.abc import Iterator
 from contextlib import aclosing, suppress
-from hashlib import sha256
 from typing import Final, TypeAlias
 
 import msgspec
@@ -42,9 +41,11 @@ from midrun.server.chat_threads import (
     cancel_and_wait,
     check_agent,
     decide_approval,
+    digest_content,
     find_ask,
     find_newest_run,
     find_unsent_part,
+    make_attempt_id,
     send_message,
 )
 from midrun.server.feed_routes import SseWriter
@@ -141,6 +142,8 @@ class ResponseInput(Struct, frozen=True, kw_only=True):
 async def create_response(context: RequestContext) -> Response:
     """Send the newest input to the thread's run, and return or stream the response."""
     body = await context.decode_body(ResponseInput)
+    if body.stream or not body.background:
+        context.check_stream()
     sent = await _send(context, body)
     own = ResponseId(
         run=sent.run.id, begins_at=sent.begins_at, background=body.background is True
@@ -160,6 +163,7 @@ async def show_response(context: RequestContext) -> Response:
     end = find_next_message(state, own.begins_at)
     if context.request.query_params.get("stream") != "true":
         return await ResponseReply(context, run, own, ends_before=end, wait=False).build()
+    context.check_stream()
     after = context.read_number("starting_after", 0, minimum=0, maximum=2**53 - 1)
     return ResponseStream(context, run, own, ends_before=end, after_number=after)
 
@@ -201,7 +205,7 @@ async def _send(context: RequestContext, body: ResponseInput) -> SentMessage:
         return await _send_decisions(context, run, state, body)
     request_id = make_request_id(context, thread, newest, len(body.items), state)
     if not thread and not earlier:
-        thread = THREAD_PREFIX + sha256(request_id.encode()).hexdigest()[:32]
+        thread = THREAD_PREFIX + digest_content(request_id)
     history, files = read_earlier_files(() if thread else earlier)
     message = ChatMessage(
         agent=body.model,
@@ -252,16 +256,23 @@ async def _send_decisions(
     """Send decisions about approvals; the response begins with the last of them.
 
     Raises:
-        HttpProblem: 404, the run has no such ask.
+        HttpProblem: 404, the run has no such ask; 422, there is a message beside them.
         ControlRefused: another client decided before, or the run has ended.
     """
+    if any(item.get("role") == "user" for item in body.items):
+        problem = (
+            "Cannot take a message together with a decision: a message redirects the run, and "
+            "that withdraws an approval. Send the message after the decision."
+        )
+        raise HttpProblem("invalid_body", 422, problem)
     begins_at = []
     prefix = make_prefix(context, state.run_started.thread)
     for item in body.decisions:
         name = str(item.get("approval_request_id", "")).removeprefix(APPROVAL_PREFIX)
-        ask = find_ask(run, state, name)
-        options = ControlOptions(actor=context.actor, request_id=f"{prefix}decision:{ask.id}")
-        approved = item.get("approve") is True
+        ask, approved = find_ask(run, state, name), item.get("approve") is True
+        own = f"{prefix}decision:{ask.id}:{'approve' if approved else 'decline'}"
+        request_id = make_attempt_id(state, own)
+        options = ControlOptions(actor=context.actor, request_id=request_id)
         receipt = await decide_approval(run, ask, options, approved=approved, details=item)
         begins_at.append(receipt.seq)
     return SentMessage(run=run, state=state, begins_at=max(begins_at))

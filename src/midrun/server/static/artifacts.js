@@ -88,7 +88,9 @@ export class Artifacts extends StoreElement {
     this._loader = new FileLoader(this);
     /** @type {Artifact | null} the version that the preview shows */
     this._previewed = null;
-    this._hasGrown = false; // it has just replaced an earlier version of the same document
+    /** @type {"" | "start" | "end"} where the preview is to be scrolled, because its content was replaced */
+    this._scrollTarget = "";
+    this._followedTo = 0; // where we have scrolled it to
   }
 
   /**
@@ -100,18 +102,29 @@ export class Artifacts extends StoreElement {
     const before = this._previewed;
     if (before?.file.hash === newest.file.hash) return newest;
     const isLoaded = previewKind(newest.file) === "none" || this._loader.read(store, newest.file) !== null;
-    if (before && !isLoaded) return before;
-    this._hasGrown = before?.name === newest.name && previewKind(newest.file) === "markdown";
+    // This element may show another run by now.
+    const isOfRun = this.view?.artifacts.some(({ file }) => file.hash === before?.file.hash);
+    if (before && isOfRun && !isLoaded) return before;
+    if (before?.name !== newest.name) this._scrollTarget = "start";
+    else if (previewKind(newest.file) === "markdown" && !this._isScrolled()) this._scrollTarget = "end";
     this._previewed = newest;
     return newest;
   }
 
+  /** Whether the viewer has scrolled the preview. A finger leaves no pointer on it. */
+  _isScrolled() {
+    const box = this.renderRoot.querySelector(".preview");
+    return box !== null && Math.abs(box.scrollTop - this._followedTo) > 1;
+  }
+
   /** Show the end of a document that has grown, unless the viewer reads it. */
   updated() {
-    const box = this._hasGrown ? this.renderRoot.querySelector(".preview:not(:hover, :focus-within)") : null;
-    this._hasGrown = false;
-    if (!box || this.view?.phase !== "running") return;
-    box.scrollTop = box.scrollHeight;
+    const [box, target] = [this.renderRoot.querySelector(".preview"), this._scrollTarget];
+    this._scrollTarget = "";
+    const isRead = this.view?.phase !== "running" || box?.matches(":hover, :focus-within");
+    if (!box || !target || (target === "end" && isRead)) return;
+    box.scrollTop = target === "end" ? box.scrollHeight : 0;
+    this._followedTo = box.scrollTop;
   }
 
   render() {

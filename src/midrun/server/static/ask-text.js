@@ -51,6 +51,13 @@ export function formatValue(value) {
   return typeof value === "string" ? value : formatBrief(value);
 }
 
+/** Name the arguments that an approval has changed. @param {any} before @param {any} after */
+export function namesOfChanged(before, after) {
+  const names = Object.keys({ ...before, ...after });
+  const changed = names.filter((name) => JSON.stringify(before?.[name]) !== JSON.stringify(after?.[name]));
+  return changed.map((name) => `“${humanizeName(name)}”`).join(", ") || "argument";
+}
+
 /** Return a draft as the viewer knows it: edited arguments as one line each. @param {string} draft */
 export function formatTyped(draft) {
   const value = parseStructure(draft);

@@ -42,20 +42,27 @@ export const fieldStyle = css`
   .fields dd:has(> .long) {
     grid-column: 1 / -1;
   }
-  .fields .long {
+  .long {
     display: block;
     padding: 6px 10px;
     border-left: 3px solid var(--line);
     white-space: pre-wrap;
     unicode-bidi: plaintext;
   }
-  .fields details > .long {
-    border-top: 1px solid var(--line);
-  }
-  .fields .whole > summary {
+  .whole > summary {
     width: fit-content;
     color: var(--run);
     font-size: 13px;
+  }
+  .whole > .long {
+    max-height: min(50vh, 480px); /* the buttons below stay in reach */
+    overflow: auto;
+  }
+  /* The whole text takes the place of its beginning. */
+  .long:has(+ .whole[open]),
+  .whole[open] > summary > .more,
+  .whole:not([open]) > summary > .less {
+    display: none;
   }
   .records {
     border-collapse: collapse;
@@ -274,19 +281,25 @@ function renderString(text) {
   const count = text.length.toLocaleString("en");
   return html`<span class="long">${exact(text.slice(0, cut).trimEnd())} …</span>
     <details class="whole">
-      <summary>Show all ${count} characters</summary>
-      <span class="long">${exact(text)}</span>
+      <summary>
+        <span class="more">Show all ${count} characters</span><span class="less">Show less</span>
+      </summary>
+      <span class="long" tabindex="0">${exact(text)}</span>
     </details>`;
 }
 
 /** Return where a text is cut: after some lines, between words. @param {string} text */
 function findCut(text) {
   const lines = text.split("\n", CUT_LINES + 1);
-  const end = lines.length > CUT_LINES ? lines.slice(0, CUT_LINES).join("\n").length : text.length;
-  const cut = Math.min(end, CUT_CHARS);
+  const linesEnd = lines.length > CUT_LINES ? lines.slice(0, CUT_LINES).join("\n").length : text.length;
+  const cut = Math.min(linesEnd, CUT_CHARS);
   if (text.length - cut < CUT_CHARS / 4) return text.length; // a toggle for a few words is no help
-  return Math.max(text.lastIndexOf(" ", cut), cut - 40);
+  const end = Math.max(text.lastIndexOf(" ", cut), cut - 40);
+  return isLowSurrogate(text, end) ? end - 1 : end;
 }
+
+/** Tell whether a cut at `at` would split a character of two units. @param {string} text @param {number} at */
+const isLowSurrogate = (text, at) => /[\udc00-\udfff]/.test(text.charAt(at));
 
 /** @param {unknown} value */
 function formatScalar(value) {

@@ -28,6 +28,9 @@ const STALE_QUESTION =
 
 /** @typedef {import("./run-store.js").Run} Run */
 
+/** Whether the viewer types on a screen: then no keys are named. */
+const isTouched = () => matchMedia("(pointer: coarse)").matches;
+
 /** Tell whether a question resumes the run, because it is paused. @param {Run} run */
 const isResumedByQuestion = ({ phase, controls }) => phase === "paused" && controls.ask.enabled;
 
@@ -376,13 +379,16 @@ export class Composer extends StoreElement {
     if (this._isStaleQuestion) return STALE_QUESTION;
     if (this._isFork) return "Starts a new run that continues from here.";
     if (this.isQuestion) return this._questionHint;
-    if (!this._canHurry) return run.controls.redirect.consequence;
+    if (!this._canHurry || isTouched()) return run.controls.redirect.consequence;
+    const calls = run.in_flight;
+    if (calls.length && calls.every(({ tool }) => !tool)) return "Enter: the reply stops here, and the run follows you · Esc: keep it for later";
     return "Enter: from the next turn · Ctrl+Enter: now, stops the current call · Esc: keep it for later";
   }
 
   get _questionHint() {
     if (this.view?.phase === "paused") return this.view.controls.ask.consequence;
     if (!this._canHurry) return "Answered at the next turn; then the run continues where it was.";
+    if (isTouched()) return this.view?.controls.ask.consequence ?? "";
     return "Enter: answered when this turn ends · Ctrl+Enter: now, interrupts the reply · Esc: keep it for later";
   }
 

@@ -211,10 +211,10 @@ export function renderDiffRows({ events }, run) {
   }
   if (type !== "redirect.applied") return nothing;
   return html`<div class="diff">
+    <span data-symbol="+" data-tone="ok">New instruction: “${data.plus}”</span>
     ${isInPlan(run, data.minus)
       ? nothing
-      : html`<span data-symbol="−" data-tone="stop">${data.minus}</span>`}
-    <span data-symbol="+" data-tone="ok">${data.plus}</span>
+      : html`<span data-symbol="−" data-tone="stop">Instead of: ${data.minus}</span>`}
   </div>`;
 }
 
@@ -325,8 +325,9 @@ export function renderAskRow(run, asks) {
 }
 
 /** Return an ask in a few words: its question on one line. @param {import("./run-store.js").Ask} ask */
-function nameAsk({ question, title, kind }) {
-  const line = (kind === "approval" && title ? title : question).replace(/[*`]+/g, "").split("\n", 1)[0];
+function nameAsk({ question, title, kind, of }) {
+  const text = ((of ?? kind) === "approval" && title) || question || title;
+  const line = text.replace(/[*`]+/g, "").trim().split("\n", 1)[0];
   return line.length > ASK_MAX_CHARS ? `${line.slice(0, ASK_MAX_CHARS - 1)}…` : line;
 }
 

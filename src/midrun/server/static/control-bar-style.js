@@ -158,12 +158,13 @@ export const style = css`
   }
   .diff {
     display: grid;
-    font: 12.5px/1.5 var(--mono);
+    font-size: 13px;
     overflow-wrap: anywhere;
   }
   .diff span::before {
     display: inline-block;
     width: 1.6em;
+    font-family: var(--mono);
     content: attr(data-symbol);
   }
   .buttons {
@@ -271,13 +272,18 @@ export const style = css`
     .control kbd {
       display: none; /* the label needs the room */
     }
-    .status:has(.link) .place {
+    .status:has(.link) .place,
+    .status .usage {
       display: none;
     }
   }
   @container (max-width: 560px) {
-    .status .usage {
-      display: none;
+    .line {
+      align-items: center;
+    }
+    .line > span:not(.row) {
+      flex: 1 1 0; /* beside its icon and its button */
+      min-width: 55%;
     }
     .bar {
       padding: 6px 8px;

@@ -167,7 +167,7 @@ export class MidrunControls extends StoreElement {
       r: () => this.openComposer(false),
       s: () => this.openComposer(true),
       c: () => this._openCancel(),
-      a: () => this._asks?.reveal(),
+      a: () => this._openAnswer(),
       "?": () => (this.help = !this.help),
     }[event.key.toLowerCase()];
     // "?" is not subject to the viewer's choice: it shows the checkbox that changes it.
@@ -218,6 +218,15 @@ export class MidrunControls extends StoreElement {
     if (!this.view?.controls.cancel.enabled || this.sheet === "cancel") return;
     this.notice = "";
     this.sheet = "cancel";
+  }
+
+  /** Go to what waits for the viewer: the cards, else the row about a call of unknown outcome. */
+  _openAnswer() {
+    if (this.sheet === "cancel") return;
+    const hasCard = this.view?.asks.some(({ kind }) => kind !== "unsure");
+    const row = /** @type {HTMLElement | null} */ (this.renderRoot.querySelector("[data-ask] button"));
+    if (row && !hasCard) row.focus();
+    else this._asks?.reveal();
   }
 
   /**

@@ -188,7 +188,7 @@ function renderKept({ plan_rows }, { done }) {
  */
 function renderColumn(title, shape, tone, items, empty = "Nothing.") {
   return html`<div>
-    <h3 data-tone=${tone}>${icon(shape)}${title}</h3>
+    <h3 data-tone=${items.length ? tone : "dim"}>${icon(shape)}${title}</h3>
     ${items.length
       ? html`<ul>
           ${items.map((item) => html`<li>${item}</li>`)}

@@ -210,6 +210,9 @@ export class MidrunRun extends StoreElement {
         .dock {
           order: 4;
         }
+        .waiting .newest {
+          display: none; /* nothing new comes, and it would cover the buttons of the ask */
+        }
       }
         `,
   ];
@@ -293,7 +296,8 @@ export class MidrunRun extends StoreElement {
     if (!store) return nothing;
     if (!run) return html`<midrun-controls .store=${store}></midrun-controls>`; // loading, deleted, refused
     const isFinished = FINISHED_PHASES.has(run.phase);
-    return html`<div class=${isFinished ? "page finished" : "page"} @midrun-artifact=${this._openArtifact}>
+    const state = isFinished ? "finished" : run.phase === "waiting" ? "waiting" : "";
+    return html`<div class=${`page ${state}`} @midrun-artifact=${this._openArtifact}>
       <div class="title">
         ${this._renderTask(run.task)} ${renderFacts(store, run)} ${renderFiles(store, filesOfTask(store))}
         <slot name="header"></slot>

@@ -171,7 +171,7 @@ export const style = css`
     background: var(--panel);
     color: var(--fg);
   }
-  .call summary {
+  .call > summary {
     display: flex;
     align-items: center;
     gap: 10px;
@@ -180,7 +180,7 @@ export const style = css`
     border-radius: 8px;
     list-style: none;
   }
-  .call summary:hover {
+  .call > summary:hover {
     background: var(--panel);
   }
   .call .style {
@@ -255,7 +255,7 @@ export const style = css`
     .call > dl {
       grid-template-columns: minmax(0, 1fr);
     }
-    .call summary {
+    .call > summary {
       flex-wrap: wrap;
       row-gap: 2px;
     }

@@ -261,8 +261,8 @@ export const theme = css`
     outline: 2px solid var(--run);
     outline-offset: 2px;
   }
-  /* A heading takes the focus so that a screen reader starts there; no key acts on it. */
-  :is(h1, h2, h3):focus-visible {
+  /* A heading or a panel takes the focus so that a screen reader starts there; nothing is typed into it. */
+  :is(h1, h2, h3, section):focus-visible {
     outline: none;
   }
 

@@ -113,9 +113,18 @@ export class Timeline extends StoreElement {
       }
       .group h3 {
         display: flex;
-        justify-content: space-between;
+        align-items: center;
         gap: 10px;
         font-size: 13px;
+      }
+      .group h3 meter {
+        width: 120px;
+        height: 8px;
+        margin-left: auto;
+      }
+      .group h3 .dim {
+        min-width: 64px;
+        text-align: end;
       }
       .group ol {
         padding: 2px 0 0;
@@ -166,12 +175,14 @@ export class Timeline extends StoreElement {
 
   /** @param {FeedEvent[]} events oldest first */
   _renderGroups(events) {
+    const groups = groupByTurn(events);
+    const longest = Math.max(...groups.map(countSeconds));
     const starts = new Map(events.filter(({ type }) => type === "call.started").map((event) => [event.data.call, event]));
     return repeat(
-      groupByTurn(events),
+      groups,
       ([first]) => first.seq,
       (group) => html`<li class="group">
-        <h3><span>${formatGroup(group)}</span><span class="dim">${formatSpan(group[0], group[group.length - 1])}</span></h3>
+        <h3><span>${formatGroup(group)}</span>${renderBar(countSeconds(group), longest)}</h3>
         <ol>
           ${repeat(joinRepeated(group), ({ event }) => event.seq, ({ event, count }) =>
             this._renderSentence(event, count, starts.get(event.data.call)))}
@@ -257,6 +268,16 @@ function formatSpan(from, to) {
   const seconds = (Date.parse(to.ts) - Date.parse(from.ts)) / 1000;
   return seconds < 1 ? "" : formatDuration(seconds);
 }
+
+/** Return the seconds from the first to the last event of a group. @param {FeedEvent[]} group */
+const countSeconds = (group) => (Date.parse(group[group.length - 1].ts) - Date.parse(group[0].ts)) / 1000;
+
+/** Render where the time went: the duration of a turn, and a bar beside those of the other turns. @param {number} seconds @param {number} longest */
+const renderBar = (seconds, longest) =>
+  seconds < 1
+    ? nothing
+    : html`<meter aria-hidden="true" min="0" max=${longest} value=${seconds}></meter>
+        <span class="dim">${formatDuration(seconds)}</span>`;
 
 /** Join events in a row that say the same. @param {FeedEvent[]} events @returns {{event: FeedEvent, count: number}[]} */
 function joinRepeated(events) {

@@ -2,7 +2,7 @@
 /**
  * `<midrun-tips>`: what a visitor of the demo can try, with a mark at what they have tried.
  *
- * It is shown for runs with the label `demo` until the viewer closes it. A tip with a text puts
+ * It is shown for runs with the label `demo`, not for their child runs, until the viewer closes it. A tip with a text puts
  * that text into the line below (`midrun-suggestion`); the viewer sends it.
  */
 import { css, nothing } from "./lit.js";
@@ -84,7 +84,7 @@ export class Tips extends StoreElement {
 
   render() {
     const run = this.view;
-    const isShown = run?.labels.includes(DEMO_LABEL) && run.role !== "viewer" && !this.isClosed;
+    const isShown = run?.labels.includes(DEMO_LABEL) && !run.parent && run.role !== "viewer" && !this.isClosed;
     if (!this.setShown(Boolean(isShown))) return nothing;
     const events = this.store?.events ?? [];
     const isFinished = FINISHED_PHASES.has(run?.phase ?? "");

@@ -99,12 +99,12 @@ function renderCall(call, context) {
     <summary>
       ${renderStyle(call.style, context.isLost)}<span class="call-title">${formatCall(call)}</span>
       ${note ? html`<span class="dim note">${note}</span>` : nothing}
-      ${call.error ? html`<span class="call-error">${exact(call.error)}</span>` : nothing}
+      ${call.error ? html`<span class="call-error">${formatCallError(call, context.you)}</span>` : nothing}
     </summary>
     <dl>
       ${renderDetail("Tool", exact(call.tool))} ${renderDetail("Why", call.why)}
       ${renderJson("Arguments", call.args === "{}" ? "" : call.args)} ${renderJson("Result", call.result)}
-      ${renderDetail("Error", exact(call.error))} ${renderDetail("Made", formatAttempt(call, context.you))}
+      ${renderDetail("Error", formatCallError(call, context.you))} ${renderDetail("Made", formatAttempt(call, context.you))}
     </dl>
   </details>${call.child
     ? html`<a class="shown child" href=${`${context.base}/runs/${call.child}`}>Open its run</a>`
@@ -121,6 +121,13 @@ function renderShown({ id }, { artifacts }) {
         ${name}${version > 1 ? `, version ${version}` : ""}
       </button>`;
     });
+}
+
+/** Return the error of a call; the viewer who declined it is "you". @param {CallSummary} call @param {string} you */
+function formatCallError({ error }, you) {
+  const declined = `declined by ${you}`;
+  const isYours = error === declined || error.startsWith(`${declined}:`);
+  return exact(isYours ? `declined by you${error.slice(declined.length)}` : error);
 }
 
 /** Return the start of a call's last attempt. @param {CallSummary} call @param {string} you */
