@@ -164,10 +164,10 @@ def _explain_refusal(value: object) -> str:
     if isfunction(value):
         return f"it is not async. Write async def {value.__name__}(run, task)."
     return (
-        f"it is a {type(value).__name__}, not an agent of a known framework. Pass an agent of "
-        "Pydantic AI, of LangChain's create_agent, of the OpenAI Agents SDK, of Strands Agents "
-        "or of Google ADK, a compiled graph of LangGraph, or an async function f(run, task). "
-        "For another framework, host its program with midrun.hosts.process."
+        f"a value of type {type(value).__name__} is not an agent of a known framework. Pass an "
+        "agent of Pydantic AI, of LangChain's create_agent, of the OpenAI Agents SDK, of "
+        "Strands Agents or of Google ADK, a compiled graph of LangGraph, or an async function "
+        "f(run, task). For another framework, host its program with midrun.hosts.process."
     )
 
 
