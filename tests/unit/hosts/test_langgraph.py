@@ -543,6 +543,27 @@ async def test_a_declared_breakpoint_is_a_question(opened: OpenMidrun) -> None:
     assert outcome.value == {"topic": "go", "notes": ["1", "2"]}
 
 
+async def test_a_breakpoint_of_an_agent_is_a_question(opened: OpenMidrun) -> None:
+    """An agent of `create_agent` with breakpoints is hosted as a graph."""
+    sent: list[str] = []
+
+    async def send(to: str) -> str:
+        """Send a mail."""
+        sent.append(to)
+        return f"sent to {to}"
+
+    model = play(lambda ms: str(ms[-1].text) if len(ms) > 1 else use("send", to="ada"))
+    agent = create_agent(model, [send], interrupt_before=["tools"])
+    midrun = await opened(host(agent, name="mailer"))
+    run = await midrun.start("mailer", "go")
+    assert (await run.until("waiting")).asks[0].question == "Continue with tools?"
+    assert sent == []
+    await run.answer("yes")
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert (outcome.output, sent) == ("sent to ada", ["ada"])
+
+
 # ── words of people ──────────────────────────────────────────────────────────
 
 
