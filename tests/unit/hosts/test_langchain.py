@@ -383,9 +383,11 @@ async def test_a_provider_that_sends_no_text_is_not_taken_for_a_silent_one(
     waits: list[float | None] = []
     fail_after = anyio.fail_after
 
-    def note_wait(delay: float | None, **options: bool) -> AbstractContextManager[object]:
+    def note_wait(
+        delay: float | None, *, shield: bool = False
+    ) -> AbstractContextManager[object]:
         waits.append(delay)
-        return fail_after(delay, **options)
+        return fail_after(delay, shield=shield)
 
     monkeypatch.setattr(anyio, "fail_after", note_wait)
     agent = create_agent(CallWriter(script=lambda _: "", prompts=[]), [double])

@@ -231,10 +231,10 @@ async def test_metadata_is_made_from_the_history_in_each_step() -> None:
 class Loud(FunctionToolset[object]):
     """A toolset with code of its own around each call."""
 
-    async def call_tool(
+    async def call_tool(  # type: ignore[explicit-any]  # of its base
         self,
         name: str,
-        tool_args: dict[str, Any],  # type: ignore[explicit-any]  # of its base
+        tool_args: dict[str, Any],
         ctx: RunContext[object],
         tool: ToolsetTool[object],
     ) -> str:
