@@ -83,7 +83,7 @@ class _WaitingCall:
         self.open_stream = open_stream
         # Frameworks keep their run in context variables: the call is made in a copy of them.
         self.caller_context = contextvars.copy_context()
-        self.changed = anyio.Event()
+        self.changed = Wakeup()
 
 
 class ProgramRunner:
@@ -163,8 +163,11 @@ class ProgramRunner:
             self._submit_end(state, is_wanted=is_wanted)
         elif is_wanted and not (self.is_running or self._is_end_submitted):
             self._start(state)
-        for waiting in self._waiting.values():
-            waiting.changed.set()
+        for position, waiting in self._waiting.items():
+            # The program has nothing to do for a call that is being made: do not wake it.
+            call = self._find_call(position)
+            if call is None or not call.is_open or self._is_departure(call, waiting.use):
+                waiting.changed.set()
 
     def note_removed_input(self, driver_input: DriverInput) -> None:
         """Note that the run loop has journaled or dropped `driver_input`."""
@@ -207,7 +210,8 @@ class ProgramRunner:
         return waiting.open_stream(added)
 
     def _index_calls(self, state: State) -> None:
-        for index in range(self._indexed_count, len(state.calls)):
+        call_count, message_count = len(state.calls), len(state.messages)
+        for index in range(self._indexed_count, call_count):
             call = state.calls[index]
             # A position is "branch/name". A host names it, or `choose_position` gives it a
             # number; only the numbered ones are searched again by content, branch by branch.
@@ -219,15 +223,15 @@ class ProgramRunner:
                     if name.isdecimal():
                         self._numbered.setdefault(branch, []).append(position)
                 self._numbers.setdefault(position, []).append(call.number)
-        self._indexed_count = max(self._indexed_count, len(state.calls))
+        self._indexed_count = max(self._indexed_count, call_count)
         if not self._read_message_count:  # the task is no text that is added to a prompt
             # The first entry alone tells how many messages the task and the history have.
             started = run_started(State(run=self.run_id), state.run_started)
             self._read_message_count = len(started.messages)
-        for index in range(self._read_message_count, len(state.messages)):
+        for index in range(self._read_message_count, message_count):
             if state.messages[index].role != "assistant":
                 self._words.append(index)
-        self._read_message_count = max(self._read_message_count, len(state.messages))
+        self._read_message_count = max(self._read_message_count, message_count)
 
     # ── starting and stopping the program ─────────────────────────────────────────────────
 
@@ -385,9 +389,6 @@ class ProgramRunner:
         self._wakeup.set()
         try:
             while (ended := self._find_ended_call(proposal)) is None:
-                # An event cannot be reset, so each round has a new one. There is no await
-                # between the look at the state and this line, so no change is missed.
-                waiting.changed = anyio.Event()
                 await waiting.changed.wait()
             self._answered.add(position)
             self._unanswered.pop(position, None)

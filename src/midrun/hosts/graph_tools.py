@@ -9,6 +9,7 @@ import builtins
 import re
 from collections.abc import Mapping
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import replace as replace_fields
 from inspect import signature
 from typing import Any, Final, TypeAlias, cast
@@ -25,7 +26,7 @@ from langgraph.types import Command, Interrupt, Send
 from msgspec.structs import replace
 
 from midrun.agents.builtin_tools import PauseHere
-from midrun.agents.signature import SchemaArguments
+from midrun.agents.signature import Function, SchemaArguments
 from midrun.agents.tool import Tool
 from midrun.agents.tool_context import Call
 from midrun.codec.strict_json import normalize_json
@@ -53,40 +54,60 @@ class GraphTools:
 
     def __init__(self, hosting: Hosting) -> None:
         self._hosting = hosting
-        self._schemas: dict[int, SchemaArguments] = {}
+        self._tools: dict[int, tuple[BaseTool, Tool]] = {}  # by the id of the tool of the graph
 
     def make_tool(self, call: ToolCall) -> Tool:
         """Return the tool that makes `call`, with the traits declared for its name."""
+        known = self._tools.get(id(call.tool))
+        # The tool of the graph is held, so its id is not used again.
+        made = self._declare_tool(call) if known is None else known[1]
+        self._tools[id(call.tool)] = (call.tool, made)
+        if not made.is_async:  # a function for a process: it takes the arguments only
+            return made
+        # To declare a tool takes time. The calls of a tool differ in their function only.
+        made = copy(made)
+        vars(made).update(fn=_make_function(call))
+        return made
+
+    def _declare_tool(self, call: ToolCall) -> Tool:
         tool = call.tool
-        function = getattr(tool, "func", None)
-        is_blocking = getattr(tool, "coroutine", None) is None and (
-            function is not None or type(tool)._arun is BaseTool._arun  # noqa: SLF001 - no public test
-        )
+        function, is_blocking = getattr(tool, "func", None), _is_blocking(tool)
         if is_blocking and function and set(signature(function).parameters) == set(tool.args):
             made = self._hosting.make_process_tool(tool.name, function, tool.description)
             if made is not None and tool.response_format == "content":
                 return made
-
-        async def execute(context: Call, /, **arguments: object) -> Json:
-            HOST.set(None)  # the calls of a tool belong to the tool
-            with anyio.CancelScope(shield=True) if is_blocking else nullcontext():
-                return await _execute(call, arguments, context)
-
+        # LangChain checks the arguments itself, also those that are not in the schema.
+        schema: dict[str, Json] = {
+            **get_schema(tool),
+            "required": [],
+            "additionalProperties": True,
+        }
         made = self._hosting.make_tool(
-            tool.name, execute, description=tool.description, arguments=self._describe(tool)
+            tool.name,
+            _make_function(call),
+            description=tool.description,
+            arguments=SchemaArguments(schema),
         )
         if is_blocking:
             vars(made).update(traits=replace(made.traits, unstoppable=True))
         return made
 
-    def _describe(self, tool: BaseTool) -> SchemaArguments:
-        found = self._schemas.get(id(tool))
-        if found is None:
-            # LangChain checks the arguments itself, also those that are not in the schema.
-            schema = {**get_schema(tool), "required": [], "additionalProperties": True}
-            found = self._schemas[id(tool)] = SchemaArguments(schema)
-            vars(found)["owner"] = tool  # the id stays in use for as long as the schema
-        return found
+
+def _is_blocking(tool: BaseTool) -> bool:
+    return getattr(tool, "coroutine", None) is None and (
+        getattr(tool, "func", None) is not None or type(tool)._arun is BaseTool._arun  # noqa: SLF001 - no public test
+    )
+
+
+def _make_function(call: ToolCall) -> Function:
+    """Return the function that makes `call` when the run loop has started it."""
+
+    async def execute(context: Call, /, **arguments: object) -> Json:
+        HOST.set(None)  # the calls of a tool belong to the tool
+        with anyio.CancelScope(shield=True) if _is_blocking(call.tool) else nullcontext():
+            return await _execute(call, arguments, context)
+
+    return execute
 
 
 def make_placeholder(hosting: Hosting, name: str, description: str = "") -> Tool:

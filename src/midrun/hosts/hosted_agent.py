@@ -153,15 +153,18 @@ class Hosting:
         description: str = "",
         arguments: Arguments | SchemaArguments,
         needs_approval: Function | None = None,
+        timeout: timedelta | None = None,
     ) -> Tool:
         """Return a tool of the foreign agent, with its declared traits.
 
-        `needs_approval` decides about approvals if `approve` is not declared: the framework may
-        have such declarations of its own.
+        The framework may have declarations of its own. `needs_approval` decides about approvals
+        if `approve` is not declared, and `timeout` is the limit if none is declared.
         """
         options = self.declared.get(name, ToolOptions())
         if needs_approval is not None and "approve" not in options:
             options = ToolOptions(**{**options, "approve": needs_approval})
+        if timeout is not None and "timeout" not in options:
+            options = ToolOptions(**{**options, "timeout": timeout})
         if not TOOL_NAME_PATTERN.fullmatch(name):
             problem = "Models accept names of 1 to 64 letters, digits, _ and - only. Rename it."
             raise Misconfigured(f"tool {name}", problem)
@@ -204,7 +207,12 @@ class Hosting:
         return replace_fields(made, agent=child, traits=replace(made.traits, undo=True))
 
     def make_process_tool(
-        self, name: str, fn: Function, description: str, needs_approval: Function | None = None
+        self,
+        name: str,
+        fn: Function,
+        description: str,
+        needs_approval: Function | None = None,
+        timeout: timedelta | None = None,
     ) -> Tool | None:
         """Return a blocking function as a tool that runs in a process, which can be killed.
 
@@ -223,6 +231,7 @@ class Hosting:
             description=description,
             arguments=arguments,
             needs_approval=needs_approval,
+            timeout=timeout,
         )
 
 

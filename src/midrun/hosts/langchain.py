@@ -27,17 +27,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from collections.abc import Set as AbstractSet
-from contextlib import aclosing, nullcontext
-from inspect import signature
+from contextlib import aclosing, contextmanager, nullcontext
+from inspect import getclosurevars, isfunction, signature
 from threading import get_ident
 from typing import Any, Final, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 import anyio
-import msgspec
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -57,26 +54,23 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.constants import END, START, TAG_NOSTREAM
+from langgraph.errors import GraphInterrupt
 from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel.main import _coerce_context
 from langgraph.runtime import ExecutionInfo, Runtime
-from langgraph.types import Command, Send
-from msgspec import Struct
+from langgraph.types import Send
 from msgspec.structs import replace
 from pydantic import BaseModel
 
 from midrun.agents.signature import SchemaArguments
 from midrun.agents.tool import Tool
 from midrun.agents.tool_context import Call
-from midrun.codec.strict_json import normalize_json
-from midrun.core.values import Json, Reply, RequestedCall
-from midrun.errors import ModelFailed, NotJson, TooLarge
+from midrun.core.values import Json
+from midrun.errors import ModelFailed
 from midrun.hosts.hosted_agent import (
     IDLE_TIMEOUT_S,
-    OUTPUT_NAME,
-    OUTPUT_WITH_CALLS_TEXT,
     HostedAgent,
     Hosting,
     StepHostModel,
@@ -85,7 +79,6 @@ from midrun.hosts.hosted_agent import (
     make_foreign_failure,
     run_in_task,
 )
-from midrun.hosts.langchain_calls import make_message_spend
 from midrun.hosts.langchain_messages import (
     HISTORIES,
     RESULT_KEY,
@@ -94,10 +87,14 @@ from midrun.hosts.langchain_messages import (
     combine_messages,
     get_text,
 )
-from midrun.models.prompt_texts import (
-    CONTINUE_NOTE,
-    mark_runtime_text,
+from midrun.hosts.langchain_replies import (
+    CONTROL_KEYS,
+    TOOLS_NODE,
+    TurnEnd,
+    dump_state,
+    make_finished,
 )
+from midrun.models.prompt_texts import CONTINUE_NOTE, mark_runtime_text
 from midrun.ports.model import Finished, Piece, Prompt
 
 T = TypeVar("T")
@@ -107,18 +104,19 @@ Events: TypeAlias = AsyncGenerator[tuple[str, Any]]  # type: ignore[explicit-any
 
 FRAMEWORK: Final = "langchain"
 MODEL_NODE: Final = "model"
-TOOLS_NODE: Final = "tools"
 
-CONTROL_KEYS: Final = frozenset({"messages", "structured_response", "jump_to"})
-"""Keys of the state that belong to the loop; the others belong to the user."""
-
-FINISH_KEYS: Final = frozenset({"finish_reason", "stop_reason", "done_reason", "status"})
-"""Keys in the metadata of a reply, one of which says that the provider completed it."""
+FACTORY_MODULE: Final = "langchain.agents.factory"
+"""The module of `create_agent`, in which the function of its node `model` is defined."""
 
 THREAD: Final = {"thread_id": "call"}
 RUNTIME_KEY: Final = "__pregel_runtime"
+TASK_KEY: Final = "__pregel_task_id"
+CHECKPOINTER_KEY: Final = "__pregel_checkpointer"
 SCRATCHPAD_KEY: Final = "__pregel_scratchpad"
 """Keys under which LangGraph passes its runtime, and the state of `interrupt`, to a node."""
+
+WRAPPERS_NAME: Final = "awrap_model_call_handler"
+"""The variable of `create_agent` with the hooks `wrap_model_call`; None if there are none."""
 
 INTERRUPT_TEXT: Final = (
     "Cannot host interrupt(): the run would wait inside of a call. Declare the tool with "
@@ -128,8 +126,17 @@ INTERRUPT_TEXT: Final = (
 
 
 def is_agent_loop(agent: object) -> bool:
-    """Tell whether `agent` is a graph of `create_agent`, by the names of its nodes."""
+    """Tell whether `agent` is a graph of `create_agent` without declared breakpoints.
+
+    Other graphs have nodes of these names as well, but edges of their own. They are hosted as
+    graphs (`langgraph.py`), and so is an agent with breakpoints: there, each is a question.
+    """
     if not isinstance(agent, CompiledStateGraph) or MODEL_NODE not in agent.nodes:
+        return False
+    code = getattr(agent.nodes[MODEL_NODE].bound, "afunc", None)
+    if getattr(code, "__module__", "") != FACTORY_MODULE:
+        return False
+    if agent.interrupt_before_nodes or agent.interrupt_after_nodes:
         return False
     nodes = set(agent.nodes) - {"__start__", MODEL_NODE, TOOLS_NODE}
     hooks = tuple(f".{w}_{o}" for w in ("before", "after") for o in ("agent", "model"))
@@ -211,22 +218,39 @@ def copy_graph(graph: Graph) -> Graph:
     return graph.copy({"checkpointer": saver})
 
 
-def _make_runtime(graph: Graph, context: object) -> Runtime[Any]:  # type: ignore[explicit-any]
-    """Return the runtime that a graph passes to a node which it executes itself."""
-    return Runtime(
-        context=_coerce_context(graph.context_schema, context),
-        store=graph.store,
-        execution_info=ExecutionInfo(
-            checkpoint_id="", checkpoint_ns="", task_id="", thread_id=THREAD["thread_id"]
+def _make_configurable(graph: Graph, context: object, task: str) -> Values:
+    """Return what a node reads, as the graph makes it for a node that it executes itself."""
+    return {
+        **THREAD,
+        RUNTIME_KEY: Runtime(
+            context=_coerce_context(graph.context_schema, context),
+            store=graph.store,
+            execution_info=ExecutionInfo(
+                checkpoint_id="", checkpoint_ns="", task_id=task, thread_id=THREAD["thread_id"]
+            ),
         ),
-    )
+        # A graph that code of the node runs sees by these that it is inside of another one. So
+        # it passes its interrupts on, and may have `checkpointer=True`.
+        TASK_KEY: task,
+        CHECKPOINTER_KEY: None,
+    }
 
 
-class _TurnEnd(Struct, frozen=True):
-    """The state of the graph after a turn, and the nodes that follow."""
+@contextmanager
+def _refuse_interrupts() -> Iterator[None]:
+    """Refuse the `interrupt` of a node that is executed without its graph.
 
-    values: Values
-    following: tuple[str, ...]
+    Raises:
+        NotImplementedError: Code of the node called it, or a graph in the node did.
+    """
+    try:
+        yield
+    except GraphInterrupt as stop:
+        raise NotImplementedError(INTERRUPT_TEXT) from stop
+    except KeyError as error:
+        if error.args != (SCRATCHPAD_KEY,):
+            raise
+        raise NotImplementedError(INTERRUPT_TEXT) from error
 
 
 class _Thread:
@@ -288,7 +312,7 @@ class _Thread:
         )
         return _read_events(cast("Events", events))
 
-    async def read(self) -> _TurnEnd:
+    async def read(self) -> TurnEnd:
         """Return the state and the next nodes.
 
         Raises:
@@ -297,24 +321,7 @@ class _Thread:
         snapshot = await self._graph.aget_state(self._config)
         if snapshot.interrupts:
             raise NotImplementedError(INTERRUPT_TEXT)
-        return _TurnEnd(cast("Values", snapshot.values), snapshot.next)
-
-
-def _dump_state(values: Mapping[str, object]) -> dict[str, Json]:
-    """Return the user's part of the state as JSON.
-
-    Raises:
-        NotImplementedError: It is not JSON.
-    """
-    try:
-        return {
-            key: normalize_json(value, key)
-            for key, value in values.items()
-            if key not in CONTROL_KEYS
-        }
-    except (NotJson, TooLarge) as error:
-        problem = f"Cannot store the state of the agent: {error}. Keep JSON in its state."
-        raise NotImplementedError(problem) from error
+        return TurnEnd(cast("Values", snapshot.values), snapshot.next)
 
 
 # ── tools ────────────────────────────────────────────────────────────────────
@@ -368,15 +375,12 @@ class _ToolBox:
         id_ = call.tool_call_id or call.key
         wanted = {"name": name, "args": arguments, "id": id_, "type": "tool_call"}
         async with self._hosting.open_context(call.run_id) as context:
-            runtime = _make_runtime(self._graph, context)
-            own: RunnableConfig = {"configurable": {**THREAD, RUNTIME_KEY: runtime}}
+            own: RunnableConfig = {
+                "configurable": _make_configurable(self._graph, context, id_)
+            }
             config = merge_configs(self._graph.config, own)
-            try:
+            with _refuse_interrupts():
                 update = await self._graph.nodes[TOOLS_NODE].bound.ainvoke([wanted], config)
-            except KeyError as error:
-                if error.args != (SCRATCHPAD_KEY,):
-                    raise
-                raise NotImplementedError(INTERRUPT_TEXT) from error
         if isinstance(update, list):  # of commands; there is one call
             update = update[0].update
         return _encode_result(name, id_, cast("Values", update))
@@ -432,7 +436,7 @@ def _encode_result(name: str, id_: str, update: Values) -> Json:
         )
     if message.status == "error":
         raise ToolReportedError(get_text(message))
-    state = _dump_state(update)
+    state = dump_state(update)
     if isinstance(message.content, str) and not state and message.artifact is None:
         return message.content
     return {RESULT_KEY: messages_to_dict([message])[0], "update": state}
@@ -480,14 +484,14 @@ class _TextHandler(BaseCallbackHandler, _StreamingCallbackHandler[object]):
         run_id: UUID,
         **_: Any,  # noqa: ANN401 - of LangChain
     ) -> None:
-        """Pass on the text of a chunk."""
+        """Pass on the text of a chunk; an empty text says that the provider still sends."""
         del token
-        if not isinstance(chunk, ChatGenerationChunk) or run_id not in self._shown:
-            return
-        text = get_text(chunk.message)
-        if text and get_ident() == self._thread:
+        text = ""
+        if isinstance(chunk, ChatGenerationChunk) and run_id in self._shown:
+            text = get_text(chunk.message)
+        if get_ident() == self._thread:
             self._put(text)
-        elif text:  # of a model that is not asynchronous: LangChain calls it in a thread
+        else:  # of a model that is not asynchronous: LangChain calls it in a thread
             self._loop.call_soon_threadsafe(self._put, text)
 
     def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:
@@ -505,51 +509,59 @@ class _ModelNode:
     """Executes the node `model` of a graph without the graph, which would take longer.
 
     This is enough for a graph that has no other node to execute in a model call, no state
-    beside the messages, and no callbacks or tracers, which would see its nodes.
+    beside the messages, and no code that could see its graph: middleware of the node, callbacks
+    or tracers.
     """
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._node = graph.nodes[MODEL_NODE].bound
-        own: RunnableConfig = {
-            "configurable": {**THREAD},
-            "metadata": {"langgraph_node": MODEL_NODE},
-        }
+        node = graph.nodes[MODEL_NODE]
+        self._node = node.bound
+        own: RunnableConfig = {"metadata": {"langgraph_node": MODEL_NODE}}
         self._config = merge_configs(graph.config, own)
-        self._edges = [each.path for each in graph.builder.branches[MODEL_NODE].values()]
+        self._edges = list(graph.builder.branches[MODEL_NODE].values())
         # LangGraph's own channels are `__start__`, `__pregel_tasks` and `branch:to:NODE`.
         keys = {name for name in graph.channels if not name.startswith(("__", "branch:"))}
         # An agent may have a reducer of its own, which then sees the whole history.
         reducer = getattr(graph.channels["messages"], "operator", None)
+        parts = _read_parts(graph)
         self._is_alone = (
             set(graph.nodes) <= {START, MODEL_NODE, TOOLS_NODE}
             and keys <= CONTROL_KEYS
             and reducer is add_messages
-            and not graph.nodes[MODEL_NODE].retry_policy
-            and graph.step_timeout is None
+            and parts.get(WRAPPERS_NAME, "unknown") is None
+            and not getattr(parts.get("model"), "callbacks", None)
+            and not (node.retry_policy or node.cache_policy or node.timeout)
+            and not (graph.retry_policy or graph.cache_policy or graph.step_timeout)
+            and not graph.debug
         )
 
     def is_enough(self) -> bool:
         """Tell whether the graph would do no more than its node does."""
-        if not self._is_alone:
+        # A run that is started inside of another graph or chain belongs to the run of that one.
+        if not self._is_alone or var_child_runnable_config.get() is not None:
             return False
         return not get_async_callback_manager_for_config(self._config).handlers
 
     async def run(
         self, conversation: GraphConversation, context: object
-    ) -> AsyncGenerator[str | _TurnEnd]:
+    ) -> AsyncGenerator[str | TurnEnd]:
         """Execute the node with all messages: yield the text, then the end."""
         conversation.flush_results()
-        runtime = _make_runtime(self._graph, context)
+        configurable = {
+            **self._config.get("configurable", {}),
+            **_make_configurable(self._graph, context, MODEL_NODE),
+        }
 
-        async def execute(put: Callable[[str | _TurnEnd], None]) -> None:
+        async def execute(put: Callable[[str | TurnEnd], None]) -> None:
             config: RunnableConfig = {
                 **self._config,
-                "configurable": {**self._config["configurable"], RUNTIME_KEY: runtime},
+                "configurable": configurable,
                 "callbacks": [_TextHandler(put)],
             }
             var_child_runnable_config.set(config)  # of this task; the chat model finds it there
-            put(await self._execute(conversation, config))
+            with _refuse_interrupts():
+                put(await self._execute(conversation, config))
 
         async with run_in_task(execute) as parts:
             async for part in parts:
@@ -557,27 +569,17 @@ class _ModelNode:
 
     async def _execute(
         self, conversation: GraphConversation, config: RunnableConfig
-    ) -> _TurnEnd:
+    ) -> TurnEnd:
         values: Values = {"messages": conversation.messages}
-        try:
-            made = await self._node.ainvoke(values, config)
-        except KeyError as error:
-            if error.args != (SCRATCHPAD_KEY,):
-                raise
-            raise NotImplementedError(INTERRUPT_TEXT) from error
-        for each in made if isinstance(made, list) else [made]:
-            update = each.update if isinstance(each, Command) else each
-            for key, value in (update or {}).items():
-                if key == "messages":
-                    values[key] = combine_messages(conversation, values[key], value)
-                elif key in CONTROL_KEYS:  # the graph drops keys that it does not know, too
-                    values[key] = value
+        (command,) = await self._node.ainvoke(values, config)  # others are of middleware
+        values |= command.update
+        values["messages"] = combine_messages(conversation, command.update["messages"])
         following: list[str] = []
         for edge in self._edges:
-            found = await edge.ainvoke(values, config)
+            found = await edge.path.ainvoke(values, config)
             targets = found if isinstance(found, list) else [found]
             following += [t.node if isinstance(t, Send) else str(t) for t in targets]
-        return _TurnEnd(values, tuple(name for name in following if name != END))
+        return TurnEnd(values, tuple(name for name in following if name != END))
 
 
 class _StepModel(StepHostModel):
@@ -614,10 +616,10 @@ class _StepModel(StepHostModel):
                 aclosing(run_turn(conversation, context)) as parts,
             ):
                 async for part in parts:
-                    if isinstance(part, str):
+                    if isinstance(part, TurnEnd):
+                        yield make_finished(self.name, part, conversation.ids)
+                    elif part:
                         yield Piece(kind="text", text=part)
-                    else:
-                        yield _make_finished(self.name, part, conversation.ids)
         except ModelFailed:
             raise
         except Exception as error:
@@ -627,7 +629,7 @@ class _StepModel(StepHostModel):
 
     def _choose_turn(
         self, conversation: GraphConversation
-    ) -> Callable[[GraphConversation, object], AsyncGenerator[str | _TurnEnd]]:
+    ) -> Callable[[GraphConversation, object], AsyncGenerator[str | TurnEnd]]:
         """Return the cheapest way to a reply: run the node, restart or continue the graph."""
         has_updates = conversation.updates or any(len(r) > 1 for r in conversation.results)
         if has_updates or not self._is_simple:
@@ -636,7 +638,7 @@ class _StepModel(StepHostModel):
 
     async def _restart(
         self, conversation: GraphConversation, context: object
-    ) -> AsyncGenerator[str | _TurnEnd]:
+    ) -> AsyncGenerator[str | TurnEnd]:
         """Run the graph from its start with all messages: yield the text, then the end.
 
         Nothing is stored for this, and the last event has the state and the next nodes.
@@ -644,11 +646,11 @@ class _StepModel(StepHostModel):
         conversation.flush_results()
         given: Values = {**conversation.state, "messages": conversation.messages}
         thread = _Thread(self._restarting_graph, context)
-        end: _TurnEnd | None = None
+        end: TurnEnd | None = None
         async with aclosing(thread.stream_to_end(given)) as source:
             async for kind, event in source:
                 if kind == "checkpoints":
-                    end = _TurnEnd(event["values"], tuple(event["next"]))
+                    end = TurnEnd(event["values"], tuple(event["next"]))
                 elif kind == "updates":
                     if event.get("__interrupt__"):
                         raise NotImplementedError(INTERRUPT_TEXT)
@@ -659,7 +661,7 @@ class _StepModel(StepHostModel):
 
     async def _run_turn(
         self, conversation: GraphConversation, context: object
-    ) -> AsyncGenerator[str | _TurnEnd]:
+    ) -> AsyncGenerator[str | TurnEnd]:
         """Continue the graph in the state of the run: yield the text, then the end."""
         thread = _Thread(copy_graph(self._graph), context)
         given = await thread.fill(conversation)
@@ -674,16 +676,18 @@ class _StepModel(StepHostModel):
         yield end
 
 
+def _read_parts(graph: Graph) -> Mapping[str, object]:
+    """Return the parts of the node `model`, by name: the graph has them in a closure only."""
+    function = getattr(graph.nodes[MODEL_NODE].bound, "afunc", None)
+    return getclosurevars(function).nonlocals if isfunction(function) else {}
+
+
 def _find_model_name(graph: Graph) -> str:
     """Return the name of the agent's chat model; "" if it is not known.
 
-    The graph has its model in a closure only. A middleware may choose another one.
+    A middleware may choose another model.
     """
-    node = graph.nodes[MODEL_NODE].bound
-    cells = getattr(getattr(node, "afunc", None), "__closure__", None) or ()
-    model = next(
-        (c.cell_contents for c in cells if isinstance(c.cell_contents, BaseChatModel)), None
-    )
+    model = _read_parts(graph).get("model")
     names = (getattr(model, key, None) for key in ("model_name", "model", "model_id"))
     return next((name for name in names if isinstance(name, str)), "")
 
@@ -711,87 +715,3 @@ def _get_reply_text(event: tuple[BaseMessage, Mapping[str, object]]) -> str:
     message, facts = event
     is_reply = facts.get("langgraph_node") == MODEL_NODE and isinstance(message, AIMessage)
     return get_text(message) if is_reply else ""
-
-
-def _make_finished(model: str, end: _TurnEnd, known_ids: AbstractSet[str]) -> Finished:
-    """Return the reply: with calls, to be continued, or as the answer."""
-    values = end.values
-    messages = cast("list[BaseMessage]", values["messages"])
-    added = [m for m in messages if m.id not in known_ids]
-    reply = next((m for m in reversed(added) if isinstance(m, AIMessage)), None)
-    if reply is None:  # a tool with `return_direct`, or a hook that ended the agent
-        return Finished(reply=Reply(text=get_text(messages[-1]) if messages else ""))
-    check_complete(model, reply)
-    refused = {m.tool_call_id: get_text(m) for m in added if isinstance(m, ToolMessage)}
-    is_over = not end.following
-    value = values.get("structured_response") if is_over else None
-    uses = () if is_over else _make_uses(reply, refused, has_calls=TOOLS_NODE in end.following)
-    text, data = get_text(reply), _dump_value(value)
-    if data is not None and (reply.tool_calls or not text):
-        text = msgspec.json.encode(data).decode()
-    if not is_over and not uses:
-        # A hook sent the agent back to its model. A text alone would be the answer.
-        later = [get_text(m) for m in added[added.index(reply) + 1 :]]
-        said = "\n".join(later) or CONTINUE_NOTE
-        uses = (RequestedCall(tool=OUTPUT_NAME, refused=said),)
-    kept = [m for m in added[: added.index(reply) + 1] if not isinstance(m, ToolMessage)]
-    opaque: dict[str, Json] = {"messages": normalize_json(messages_to_dict(kept))}
-    if state := _dump_state(values):
-        opaque["state"] = state
-    usage = reply.usage_metadata
-    return Finished(
-        reply=Reply(
-            text=text,
-            uses=uses,
-            opaque=opaque,
-            prompt_tokens=usage["input_tokens"] if usage else 0,
-            value=data,
-        ),
-        spent=make_message_spend(reply),
-    )
-
-
-def _make_uses(
-    reply: AIMessage, refused: Mapping[str, str], *, has_calls: bool
-) -> tuple[RequestedCall, ...]:
-    """Return the calls; those that the graph has answered itself are refused with its text."""
-    wanted = [
-        RequestedCall(
-            tool=call["name"],
-            args=normalize_json(call["args"], "args"),
-            tool_call_id=call["id"] or "",
-            refused=refused.get(call["id"] or "", ""),
-        )
-        for call in reply.tool_calls
-    ]
-    invalid = [
-        RequestedCall(
-            tool=call["name"] or "", refused=f"the arguments are not JSON: {call['error']}"
-        )
-        for call in reply.invalid_tool_calls
-    ]
-    if has_calls:  # an output beside calls would end the agent; see `hosted_agent`
-        wanted = [
-            replace(use, refused=OUTPUT_WITH_CALLS_TEXT)
-            if use.refused.startswith("Returning structured response")
-            else use
-            for use in wanted
-        ]
-    return (*wanted, *invalid)
-
-
-def _dump_value(value: object) -> Json:
-    if value is None:
-        return None
-    dump = getattr(value, "model_dump", None)
-    return normalize_json(dump(mode="json") if dump else msgspec.to_builtins(value), "output")
-
-
-def check_complete(model: str, reply: AIMessage) -> None:
-    """Raise `ModelFailed` if the provider did not complete the reply."""
-    # A server that shuts down may end the stream cleanly, without a reason. A model without a
-    # name (a test model) sends none and is trusted.
-    facts = reply.response_metadata
-    if facts.get("model_name") and not FINISH_KEYS.intersection(facts):
-        detail = "the reply ended before it was whole"
-        raise ModelFailed(model, "broken_stream", detail, transient=True)

@@ -9,14 +9,14 @@ is one, the host makes the call, and calls the original method when the call may
 
 A node that is a plain function runs in a thread. Its blocking calls (`model.invoke`) are made
 in the event loop as well, by the async methods of the model, so that they can be stopped; the
-thread waits. `run_in_executor` of LangChain is wrapped to know these threads: a thread cannot
-be stopped, so the run must not rest before it has ended.
+thread waits. `run_in_executor` of LangChain gets other code to know these threads: a thread
+cannot be stopped, so the run must not rest before it has ended.
 """
 
-import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial, wraps
+from types import FunctionType
 from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 import anyio
@@ -24,6 +24,7 @@ import msgspec
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.prompt_values import ChatPromptValue
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables import config as config_module
 from langchain_core.tools import BaseTool
@@ -65,9 +66,12 @@ class ModelCall(Struct, frozen=True, kw_only=True):
 
     def stream(self, messages: Sequence[BaseMessage]) -> AsyncGenerator[BaseMessage]:
         """Make the call with these messages, by the original method."""
+        # A prompt value is taken as it is. Each message of a list would be converted, although
+        # LangChain has converted them before this call.
+        prompt = ChatPromptValue.model_construct(messages=list(messages))
         return cast(
             "AsyncGenerator[BaseMessage]",
-            ORIGINALS["astream"](self.model, list(messages), self.config, **self.options),
+            ORIGINALS["astream"](self.model, prompt, self.config, **self.options),
         )
 
 
@@ -129,11 +133,11 @@ def install_wrappers() -> None:
         setattr(owner, name, _wrap(original, make_hosted))
     for name in ("agenerate", "generate", "astream", "stream"):
         setattr(BaseLLM, name, _wrap(getattr(BaseLLM, name), _refuse_completion))
-    run_in_executor = config_module.run_in_executor
-    # Modules of LangChain and LangGraph have imported the function by its name.
-    for module in list(sys.modules.values()):
-        if getattr(module, "run_in_executor", None) is run_in_executor:
-            vars(module)["run_in_executor"] = _wrap(run_in_executor, _run_in_thread)
+    # A graph that was built before holds this function itself, in a partial for each blocking
+    # node. No name in a module leads to these, so the code of the function is replaced.
+    function = cast("FunctionType", config_module.run_in_executor)
+    ORIGINALS["run_in_executor"] = FunctionType(function.__code__, function.__globals__)
+    function.__code__ = _run_in_executor.__code__
 
 
 def _wrap(original: Method, hosted: Method) -> Method:
@@ -302,19 +306,25 @@ def _make_tool_call(
 # ── threads ──────────────────────────────────────────────────────────────────
 
 
-async def _run_in_thread(  # type: ignore[explicit-any]
-    host: CallHost,
-    executor_or_config: object,
-    function: Callable[..., T],
+async def _run_in_executor(  # type: ignore[explicit-any]
+    executor_or_config: Any,  # noqa: ANN401 - of LangChain
+    func: Callable[..., T],
     *args: Any,  # noqa: ANN401
-    **options: Any,  # noqa: ANN401
+    **kwargs: Any,  # noqa: ANN401
 ) -> T:
-    del executor_or_config  # a thread of the host: the executor may be full of waiting nodes
+    # This code is executed with the globals of LangChain, which do not have these names.
+    from midrun.hosts.langchain_calls import HOST, ORIGINALS  # noqa: PLC0415
+
+    host = HOST.get()
+    if host is None:
+        found: T = await ORIGINALS["run_in_executor"](executor_or_config, func, *args, **kwargs)
+        return found
 
     def call_function() -> T:
         try:
-            return function(*args, **options)
+            return func(*args, **kwargs)
         except StopIteration as error:
             raise RuntimeError from error  # it cannot be set on a future
 
+    # A thread of the host: the executor may be full of waiting nodes.
     return await host.run_thread(call_function)

@@ -193,18 +193,13 @@ def _load_result(made: CallResult, id_: str) -> Values:
     return {"messages": [ToolMessage(text, tool_call_id=id_, name=made.tool, status=status)]}
 
 
-def combine_messages(conversation: GraphConversation, before: object, added: object) -> object:
-    """Return the messages and those that the node has added, merged as the channel does."""
-    # The function of the channel looks at the whole history. Nearly always the node has one
-    # update, which changes nothing of the history. A middleware may add another one, also of
-    # a single message, or of values that LangChain turns into messages.
-    if before is conversation.messages and isinstance(added, list):
-        known_ids = conversation.ids
-        if all(
-            isinstance(m, BaseMessage)
-            and not isinstance(m, RemoveMessage)
-            and m.id not in known_ids
-            for m in added
-        ):
-            return [*conversation.messages, *added]
-    return add_messages(cast("Messages", before), cast("Messages", added))
+def combine_messages(
+    conversation: GraphConversation, added: Sequence[BaseMessage]
+) -> list[BaseMessage]:
+    """Return the messages with those that the node has added, as its channel does it."""
+    # The function of the channel looks at the whole history. Nearly always the node only adds
+    # messages. It replaces them if it has repaired a call of the model that is not valid.
+    if not any(isinstance(m, RemoveMessage) or m.id in conversation.ids for m in added):
+        return [*conversation.messages, *added]
+    combined = add_messages(cast("Messages", conversation.messages), cast("Messages", added))
+    return cast("list[BaseMessage]", combined)

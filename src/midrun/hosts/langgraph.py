@@ -80,7 +80,7 @@ from midrun.hosts.hosted_agent import (
     ProgramModel,
     make_foreign_failure,
 )
-from midrun.hosts.langchain import ByReference, check_complete
+from midrun.hosts.langchain import ByReference
 from midrun.hosts.langchain_calls import (
     HOST,
     ModelCall,
@@ -90,6 +90,7 @@ from midrun.hosts.langchain_calls import (
     make_message_spend,
 )
 from midrun.hosts.langchain_messages import get_text
+from midrun.hosts.langchain_replies import check_complete
 from midrun.ports.model import Finished, Piece
 
 T = TypeVar("T")

@@ -19,6 +19,7 @@ tools (web search, code execution) run at the provider, inside the model call.
 import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final, TypeAlias, cast
 
@@ -136,17 +137,18 @@ class _ToolBox:
         self._hosting = hosting
         self._learned: dict[str, ToolDefinition] = {}
         self.is_dynamic = not all(isinstance(ts, FunctionToolset) for ts in agent.toolsets)
-        functions = [
-            function
-            for toolset in agent.toolsets
-            if isinstance(toolset, FunctionToolset)
-            for function in toolset.tools.values()
-        ]
+        toolsets = [each for each in agent.toolsets if isinstance(each, FunctionToolset)]
+        functions = [function for each in toolsets for function in each.tools.values()]
         if not self.is_dynamic:
             hosting.check_tool_names([function.name for function in functions])
         # A model reveals such tools by a search. What it has revealed is in the history.
         self.has_hidden = any(function.defer_loading for function in functions)
-        self.tools = {function.name: self._make_tool(function) for function in functions}
+        self.has_own_code = not all(map(_is_plain_toolset, toolsets))
+        self.tools = {
+            function.name: self._make_tool(function, toolset)
+            for toolset in toolsets
+            for function in toolset.tools.values()
+        }
         self._unlisted: dict[str, Tool] = {}
 
     def learn(self, definitions: Sequence[ToolDefinition]) -> frozenset[str]:
@@ -168,13 +170,16 @@ class _ToolBox:
             self._unlisted[name] = self._make_framework_tool(name, is_blocking=False)
         return self._unlisted[name]
 
-    def _make_tool(self, function: ForeignTool) -> Tool:
+    def _make_tool(self, function: ForeignTool, toolset: FunctionToolset[Any]) -> Tool:  # type: ignore[explicit-any]
         fn, name = cast("Function", function.function), function.name
         description, is_blocking = function.description or "", not is_async(fn)
+        timeout_s = function.timeout if function.timeout is not None else toolset.timeout
         # The process gets the arguments only, so the function must not need the framework.
-        if is_blocking and not function.takes_ctx and function.args_validator is None:
+        needs_framework = function.takes_ctx or function.args_validator is not None
+        if is_blocking and not needs_framework and _is_plain_toolset(toolset):
+            timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
             gate = self._make_gate(name)
-            made = self._hosting.make_process_tool(name, fn, description, gate)
+            made = self._hosting.make_process_tool(name, fn, description, gate, timeout)
             if made is not None:
                 return made
         schema = cast("dict[str, Json]", function.function_schema.json_schema)
@@ -183,7 +188,9 @@ class _ToolBox:
             description=description,
             schema=schema,
             is_blocking=is_blocking,
-            plain=None if is_blocking or not self._is_plain(function) else function,
+            plain=function
+            if not is_blocking and timeout_s is None and self._is_plain(function)
+            else None,
         )
 
     def _is_plain(self, function: ForeignTool) -> bool:
@@ -194,10 +201,10 @@ class _ToolBox:
         """
         return (
             not self.is_dynamic
+            and not self.has_own_code
             and not function.takes_ctx
             and function.args_validator is None
             and function.prepare is None
-            and function.timeout is None
             and function.max_retries != 0
             and not function.requires_approval
             and not function.defer_loading
@@ -270,6 +277,13 @@ class _ToolBox:
         raise RuntimeError(f"Pydantic AI returned no result of {name}")
 
 
+def _is_plain_toolset(toolset: FunctionToolset[Any]) -> bool:  # type: ignore[explicit-any]
+    """Tell whether a toolset only calls its functions, and is no subclass that does more."""
+    names = ("for_run", "for_run_step", "get_tools", "call_tool")
+    kind = type(toolset)
+    return all(getattr(kind, name) is getattr(FunctionToolset, name) for name in names)
+
+
 def _has_no_hooks(agent: ForeignAgent) -> bool:
     """Tell whether a tool call of the agent runs no hook, handler or instrumentation."""
     kinds = {type(each) for each in leaf_capabilities(agent.root_capability)}
@@ -279,7 +293,6 @@ def _has_no_hooks(agent: ForeignAgent) -> bool:
         and not (agent.instrument or Agent._instrument_default)  # noqa: SLF001 - no public name
         and agent.event_stream_handler is None
         and not getattr(getattr(agent, "_event_hooks", None), "has_on_event", True)
-        and not getattr(agent, "_tool_timeout", None)
         and getattr(agent, "_max_tool_retries", 0) > 0
         and not getattr(agent, "_validation_context", None)
     )
@@ -417,15 +430,16 @@ class _StepModel:
 
         It reads the whole history several times: for tools that the model has revealed, for
         calls without results, and for system prompts. The history of a transcript has none of
-        these, and hooks that would see the start must not be there. The start also takes note
-        of the prompt, so it is only skipped if the model reads results of tools next.
+        these, and code that would see the start must not be there: hooks, toolsets with methods
+        of their own, a function for the metadata. The start also takes note of the prompt, so
+        it is only skipped if the model reads results of tools next.
         """
         last = messages[-1]
         return (
             isinstance(last, ModelRequest)
             and all(isinstance(part, ToolReturnPart) for part in last.parts)
-            and not self._box.is_dynamic
-            and not self._box.has_hidden
+            and not (self._box.is_dynamic or self._box.has_hidden or self._box.has_own_code)
+            and not callable(getattr(self._agent, "_metadata", None))
             and self._list_run_capabilities() is None
             and _has_no_hooks(self._agent)
         )

@@ -4,11 +4,13 @@ import asyncio
 import operator
 import os
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NotRequired, cast
 
+import anyio.lowlevel
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
@@ -18,12 +20,17 @@ from langchain.agents.middleware import (
     HumanInTheLoopMiddleware,
     ModelRequest,
     ModelResponse,
+    ModelRetryMiddleware,
     ToolCallRequest,
 )
 from langchain.agents.structured_output import ToolStrategy
 from langchain.tools import ToolException, ToolRuntime
 from langchain.tools import tool as langchain_tool
-from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForLLMRun
+from langchain_core.callbacks import (
+    BaseCallbackHandler,
+    CallbackManagerForLLMRun,
+    adispatch_custom_event,
+)
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
@@ -33,12 +40,17 @@ from langchain_core.messages import (
     HumanMessage,
     ToolMessage,
 )
+from langchain_core.messages.tool import ToolCallChunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableLambda
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import Messages, add_messages
+from langgraph.prebuilt import ToolNode
 from langgraph.runtime import Runtime
-from langgraph.types import Command
+from langgraph.types import Command, Overwrite, interrupt
 
 from midrun import Completed, Failed, File, Midrun, Misconfigured, Paused, host, traits
+from midrun.hosts.hosted_agent import IDLE_TIMEOUT_S
 from tests.support.providers import Answer, Call, Gate, Provider, Text
 from tests.support.store_choice import get_store_url
 from tests.unit.hosts.blocking_tools import get_process_id
@@ -205,40 +217,32 @@ class NodeNames(BaseCallbackHandler):
         self.seen.append(str(facts["name"]))
 
 
-@pytest.mark.parametrize("is_observed", [False, True])
+@pytest.mark.parametrize("observer", ["", "its own", "of the caller"])
 async def test_an_agent_without_hooks_gives_the_same_with_and_without_its_graph(
-    *, is_observed: bool
+    observer: str,
 ) -> None:
     """Only its node is executed, unless callbacks would see that."""
     model = make_model(lambda found: found[-1] if found else ("double", {"n": 4}))
     names = NodeNames()
-    agent = create_agent(model, [double], middleware=[AddNote()])
-    agent = agent.with_config(callbacks=[names] if is_observed else [])
-    outcome = await host(agent, name="doubler").run("Double 4")
+    agent = create_agent(model, [double])
+    hosted = host(
+        agent.with_config(callbacks=[names] if observer == "its own" else []), name="doubler"
+    )
+
+    async def run_hosted(task: str) -> object:
+        return await hosted.run(task)
+
+    callbacks: list[BaseCallbackHandler] = [names] if observer == "of the caller" else []
+    outcome = await RunnableLambda(run_hosted).ainvoke("Double 4", {"callbacks": callbacks})
     assert isinstance(outcome, Completed)
     assert outcome.output == "8"
-    assert ("model" in names.seen) is is_observed
-    assert model.prompts == [
-        "human: Double 4 | human: Be quick.",
-        "human: Double 4 | ai:  | tool: 8 | human: Be quick.",
-    ]
+    assert ("model" in names.seen) is bool(observer)
+    assert model.prompts == ["human: Double 4", "human: Double 4 | ai:  | tool: 8"]
 
 
 async def double(n: int) -> int:
     """Return twice n."""
     return 2 * n
-
-
-class AddNote(AgentMiddleware[AgentState[object]]):  # type: ignore[explicit-any]  # of its base
-    """Adds a text to each request."""
-
-    async def awrap_model_call(
-        self,
-        request: ModelRequest[None],
-        handler: Callable[[ModelRequest[None]], Awaitable[ModelResponse[object]]],
-    ) -> ModelResponse[object]:
-        note = HumanMessage("Be quick.")
-        return await handler(request.override(messages=[*request.messages, note]))
 
 
 def keep_two(left: list[AnyMessage], right: list[AnyMessage]) -> list[AnyMessage]:
@@ -271,10 +275,9 @@ class AddFacts(AgentMiddleware[AgentState[object], Customer]):  # type: ignore[e
         return ExtendedModelResponse(model_response=response, command=Command(update=added))
 
 
-@pytest.mark.parametrize("is_observed", [False, True])
 @pytest.mark.parametrize("state_schema", [None, ShortState])
-async def test_a_middleware_sees_and_adds_the_same_with_and_without_the_graph(
-    *, state_schema: type[AgentState[object]] | None, is_observed: bool
+async def test_a_middleware_sees_and_adds_the_same_as_in_the_loop_of_the_framework(
+    state_schema: type[AgentState[object]] | None,
 ) -> None:
     """The context as its type, a reducer of the agent, a message beside the reply."""
     model = make_model(lambda found: found[-1] if found else ("double", {"n": 4}))
@@ -285,7 +288,6 @@ async def test_a_middleware_sees_and_adds_the_same_with_and_without_the_graph(
         context_schema=Customer,
         state_schema=state_schema,
     )
-    agent = agent.with_config(callbacks=[NodeNames()] if is_observed else [])
     hosted = host(agent, name="doubler", context=lambda: {"name": "ada"})
     outcome = await hosted.run("Double 4")
     assert isinstance(outcome, Completed), outcome
@@ -295,6 +297,103 @@ async def test_a_middleware_sees_and_adds_the_same_with_and_without_the_graph(
         ["human: Double 4", "human: ada call"],
         [*task, "ai: ", "tool: 8", "human: ada call"],
     ]
+
+
+class WithCode(AgentMiddleware[AgentState[object]]):  # type: ignore[explicit-any]  # of its base
+    """Runs code in the node of the model, before each request and after each reply."""
+
+    def __init__(
+        self,
+        before: Callable[[ModelRequest[None]], Awaitable[object]],
+        update: Callable[[ModelResponse[object]], object],
+    ) -> None:
+        super().__init__()
+        self._before, self._update = before, update
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[None],
+        handler: Callable[[ModelRequest[None]], Awaitable[ModelResponse[object]]],
+    ) -> ExtendedModelResponse[object]:
+        await self._before(request)
+        response = await handler(request)
+        command: Command[object] = Command(update=self._update(response))
+        return ExtendedModelResponse(model_response=response, command=command)
+
+
+async def do_nothing(_: object) -> None:
+    """Do nothing."""
+
+
+async def send_event(_: object) -> None:
+    await adispatch_custom_event("progress", 1)
+
+
+async def check_ids(request: ModelRequest[None]) -> None:
+    info = request.runtime.execution_info
+    assert info is not None
+    assert info.task_id
+    assert info.checkpoint_ns
+
+
+@pytest.mark.parametrize(
+    ("before", "update"),
+    [
+        (send_event, lambda _: None),
+        (check_ids, lambda _: None),
+        (do_nothing, lambda response: [("messages", response.result)]),
+        (do_nothing, lambda response: {"messages": Overwrite(response.result)}),
+    ],
+    ids=["event", "ids", "pairs", "overwrite"],
+)
+async def test_code_around_a_model_call_runs_in_the_graph(
+    before: Callable[[ModelRequest[None]], Awaitable[object]],
+    update: Callable[[ModelResponse[object]], object],
+) -> None:
+    model = make_model(lambda found: found[-1] if found else ("double", {"n": 4}))
+    agent = create_agent(model, [double], middleware=[WithCode(before, update)])
+    outcome = await host(agent, name="doubler").run("Double 4")
+    assert isinstance(outcome, Completed), outcome
+    assert outcome.output == "8"
+
+
+class CallWriter(ScriptedChatModel):  # type: ignore[explicit-any]  # of its base
+    """A model that writes a long call: no chunk of its reply has a text."""
+
+    async def _astream(
+        self, messages: list[BaseMessage], *_: object, **__: object
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        is_first = isinstance(messages[-1], HumanMessage)
+        for part in ('{"n"', ": 4", "4}") if is_first else ():
+            call = ToolCallChunk(name="double", args=part, id="call-1", index=0)
+            call["name"] = call["name"] if part == '{"n"' else None
+            yield ChatGenerationChunk(
+                message=AIMessageChunk(content="", tool_call_chunks=[call])
+            )
+            for _turn in range(100):  # the reader has waited for it, and waits again
+                await anyio.lowlevel.checkpoint()
+        if not is_first:
+            yield ChatGenerationChunk(message=AIMessageChunk(content="Done."))
+
+
+async def test_a_provider_that_sends_no_text_is_not_taken_for_a_silent_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The wait for the next chunk has a time limit. Each chunk begins it anew."""
+    waits: list[float | None] = []
+    fail_after = anyio.fail_after
+
+    def note_wait(
+        delay: float | None, *, shield: bool = False
+    ) -> AbstractContextManager[object]:
+        waits.append(delay)
+        return fail_after(delay, shield=shield)
+
+    monkeypatch.setattr(anyio, "fail_after", note_wait)
+    agent = create_agent(CallWriter(script=lambda _: "", prompts=[]), [double])
+    outcome = await host(agent, name="doubler").run("Double 44")
+    assert isinstance(outcome, Completed)
+    assert waits.count(IDLE_TIMEOUT_S) >= 4
 
 
 class ThreadedChatModel(ScriptedChatModel):  # type: ignore[explicit-any]  # of its base
@@ -321,6 +420,31 @@ async def test_a_model_in_a_thread_wakes_the_event_loop_of_its_call(
     assert isinstance(outcome, Completed)
     assert outcome.output == "It is sunny."
     assert "Non-thread-safe" not in caplog.text
+
+
+@pytest.mark.parametrize("ends_with_tools", [False, True])
+async def test_a_graph_with_the_nodes_of_an_agent_keeps_its_edges(
+    *, ends_with_tools: bool
+) -> None:
+    """Its nodes have the names of those of `create_agent`, but its edges are its own."""
+    model = make_model(lambda found: found[-1] if found else ("double", {"n": 4}))
+
+    async def call_model(state: MessagesState) -> Values:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    def choose(state: MessagesState) -> str:
+        return "go on" if cast("AIMessage", state["messages"][-1]).tool_calls else "stop"
+
+    builder = StateGraph(MessagesState).add_node("model", call_model)
+    builder.add_node("tools", ToolNode([double])).add_edge(START, "model")
+    builder.add_conditional_edges("model", choose, {"go on": "tools", "stop": END})
+    builder.add_edge("tools", END if ends_with_tools else "model")
+    hosted = host(builder.compile(), name="doubler")
+    assert hosted.framework == "langgraph"
+    outcome = await hosted.run("Double 4")
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "8"
+    assert len(model.prompts) == (1 if ends_with_tools else 2)
 
 
 async def test_a_structured_response_is_the_value_after_a_retry() -> None:
@@ -389,6 +513,51 @@ async def test_an_interrupt_of_the_framework_is_refused_with_the_remedy() -> Non
     )
     assert isinstance(outcome, Failed)
     assert "traits(approve=True)" in outcome.error
+
+
+def make_gated_graph() -> Callable[[], Awaitable[object]]:
+    """Return a graph that asks a person, as a function."""
+    builder = StateGraph(MessagesState)
+    builder.add_node("ask", lambda _: {"messages": [AIMessage(str(interrupt("Sure?")))]})
+    graph = builder.add_edge(START, "ask").compile()
+
+    async def run_graph() -> object:
+        given: Values = {"messages": [HumanMessage("Go")]}
+        return await graph.ainvoke(given)  # type: ignore[call-overload]  # of its own state
+
+    return run_graph
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_an_interrupt_of_a_graph_in_a_middleware_is_refused(retries: int) -> None:
+    """It is not taken for the end of the inner graph, nor for a failure of the model."""
+    run_graph = make_gated_graph()
+
+    async def call_graph(_: object) -> None:
+        await run_graph()
+
+    model = make_model(lambda _: "Done.")
+    middleware = [
+        *([ModelRetryMiddleware(initial_delay=0, jitter=False)] if retries else []),
+        WithCode(call_graph, lambda _: None),
+    ]
+    outcome = await host(create_agent(model, [], middleware=middleware), name="a").run("Go")
+    assert isinstance(outcome, Failed)
+    assert "Cannot host interrupt()" in outcome.error
+    assert model.prompts == []
+
+
+async def test_an_interrupt_of_a_graph_in_a_tool_is_refused() -> None:
+    run_graph = make_gated_graph()
+
+    async def ask() -> str:
+        """Ask a person."""
+        return f"went on: {await run_graph()}"
+
+    model = make_model(lambda found: found[-1] if found else ("ask", {}))
+    outcome = await host(create_agent(model, [ask]), name="a").run("Go")
+    assert isinstance(outcome, Completed)
+    assert "Cannot host interrupt()" in outcome.output
 
 
 def test_an_agent_that_cannot_be_hosted_is_refused() -> None:

@@ -543,6 +543,27 @@ async def test_a_declared_breakpoint_is_a_question(opened: OpenMidrun) -> None:
     assert outcome.value == {"topic": "go", "notes": ["1", "2"]}
 
 
+async def test_a_breakpoint_of_an_agent_is_a_question(opened: OpenMidrun) -> None:
+    """An agent of `create_agent` with breakpoints is hosted as a graph."""
+    sent: list[str] = []
+
+    async def send(to: str) -> str:
+        """Send a mail."""
+        sent.append(to)
+        return f"sent to {to}"
+
+    model = play(lambda ms: str(ms[-1].text) if len(ms) > 1 else use("send", to="ada"))
+    agent = create_agent(model, [send], interrupt_before=["tools"])
+    midrun = await opened(host(agent, name="mailer"))
+    run = await midrun.start("mailer", "go")
+    assert (await run.until("waiting")).asks[0].question == "Continue with tools?"
+    assert sent == []
+    await run.answer("yes")
+    outcome = await run.result()
+    assert isinstance(outcome, Completed)
+    assert (outcome.output, sent) == ("sent to ada", ["ada"])
+
+
 # ── words of people ──────────────────────────────────────────────────────────
 
 
@@ -580,28 +601,38 @@ async def test_words_reach_every_branch_and_later_nodes(opened: OpenMidrun) -> N
 # ── blocking nodes ───────────────────────────────────────────────────────────
 
 
-async def test_a_pause_waits_for_a_blocking_node(opened: OpenMidrun) -> None:
-    """A thread cannot be stopped: the run is paused when the node has ended, not before."""
-    entered, leave = threading.Event(), threading.Event()
-    done: list[str] = []
+class Blocker:
+    def __init__(self) -> None:
+        self.entered, self.leave = threading.Event(), threading.Event()
+        self.done: list[str] = []
 
-    def block(_: Notes) -> Values:
-        entered.set()
-        leave.wait()
-        done.append("done")
+    def block(self, _: Notes) -> Values:
+        """Wait until the test lets it leave."""
+        self.entered.set()
+        self.leave.wait()
+        self.done.append("done")
         return {"notes": ["done"]}
 
-    graph = build(Notes).add_node("block", block).add_edge(START, "block").compile()
-    midrun = await opened(host(graph, name="blocker"))
+
+BLOCKER = Blocker()
+EARLY_BUILDER = build(Notes).add_node("block", BLOCKER.block).add_edge(START, "block")
+"""Built when this module is imported, before any graph is hosted, as in a user's module."""
+
+
+async def test_a_pause_waits_for_a_blocking_node(opened: OpenMidrun) -> None:
+    """A thread cannot be stopped: the run is paused when the node has ended, not before."""
+    midrun = await opened(host(EARLY_BUILDER.compile(), name="blocker"))
     run = await midrun.start("blocker", "go")
-    await anyio.to_thread.run_sync(entered.wait)
-    assert (await run.pause()).phase == "pausing"
-    for _ in range(50):
-        await anyio.lowlevel.checkpoint()
-    assert (await run.view()).phase == "pausing"
-    leave.set()
+    await anyio.to_thread.run_sync(BLOCKER.entered.wait)
+    try:
+        await run.pause()
+        for _ in range(1000):  # without the thread, the run would rest in a few turns
+            await anyio.lowlevel.checkpoint()
+        assert (await run.view()).phase == "pausing"
+    finally:
+        BLOCKER.leave.set()
     await run.until("paused")
-    assert done == ["done"]
+    assert BLOCKER.done == ["done"]
     await run.resume()
     assert isinstance(await run.result(), Completed)
 

@@ -4,8 +4,10 @@ import os
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, cast
 
+import anyio
 import pytest
 from pydantic_ai import Agent as PydanticAgent
 from pydantic_ai import (
@@ -21,6 +23,7 @@ from pydantic_ai.messages import ModelMessage, ModelMessagesTypeAdapter, ToolRet
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls, FunctionModel
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.native_tools import WebSearchTool
+from pydantic_ai.toolsets import ToolsetTool
 
 from midrun import Agent, Completed, Failed, File, Midrun, Misconfigured, Paused, host, traits
 from midrun.cli.output import format_view
@@ -204,7 +207,72 @@ async def test_instructions_see_the_history_as_in_the_loop_of_the_framework() ->
     assert {kinds[-1] for kinds in seen} == {"1"}
 
 
+async def test_metadata_is_made_from_the_history_in_each_step() -> None:
+    """Its function sees the start of a run of the framework, so that is not skipped."""
+    seen: list[int] = []
+    script = lambda results: "done" if results else ("look", "{}")  # noqa: E731 - as above
+
+    def make_metadata(ctx: RunContext[object]) -> dict[str, object]:
+        seen.append(len(ctx.messages))
+        return {}
+
+    async def look() -> str:
+        return "nothing"
+
+    model = make_model(script, [])
+    agent = PydanticAgent(model, name="reader", tools=[look], metadata=make_metadata)
+    assert isinstance(await host(agent).run("Look"), Completed)
+    assert 0 not in seen
+
+
 # ── tools ────────────────────────────────────────────────────────────────────
+
+
+class Loud(FunctionToolset[object]):
+    """A toolset with code of its own around each call."""
+
+    async def call_tool(  # type: ignore[explicit-any]  # of its base
+        self,
+        name: str,
+        tool_args: dict[str, Any],
+        ctx: RunContext[object],
+        tool: ToolsetTool[object],
+    ) -> str:
+        """Execute the call, and write its result in capital letters."""
+        return str(await super().call_tool(name, tool_args, ctx, tool)).upper()
+
+
+async def test_the_code_of_a_toolset_runs_around_its_functions() -> None:
+    async def greet() -> str:
+        return "hello"
+
+    script = lambda results: results[-1] if results else ("greet", "{}")  # noqa: E731 - as above
+    agent = PydanticAgent(make_model(script, []), name="greeter", toolsets=[Loud([greet])])
+    outcome = await host(agent).run("Greet")
+    assert isinstance(outcome, Completed)
+    assert outcome.output == "HELLO"
+
+
+async def test_the_time_limit_of_a_toolset_holds() -> None:
+    async def wait() -> str:
+        await anyio.sleep_forever()
+        return "never"
+
+    script = lambda results: results[-1] if results else ("wait", "{}")  # noqa: E731 - as above
+    toolset: FunctionToolset[object] = FunctionToolset([wait], timeout=0.01)
+    agent = PydanticAgent(make_model(script, []), name="waiter", toolsets=[toolset])
+    outcome = await host(agent).run("Wait")
+    assert isinstance(outcome, Completed)
+    assert "Timed out" in outcome.output
+
+
+def test_the_time_limit_of_a_blocking_tool_holds_in_its_process() -> None:
+    """A declared limit takes precedence."""
+    agent = PydanticAgent(TestModel(), name="pid", tools=[get_process_id], tool_timeout=5)
+    limit = timedelta(seconds=7)
+    declared = host(agent, tools={"get_process_id": traits(timeout=limit)})
+    found = [each.find_tool("get_process_id") for each in (host(agent), declared)]
+    assert [tool.timeout for tool in found if tool] == [timedelta(seconds=5), limit]
 
 
 async def test_a_toolset_may_name_its_tools_while_the_agent_runs() -> None:
