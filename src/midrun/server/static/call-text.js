@@ -57,6 +57,10 @@ export const fieldStyle = css`
   .whole > .long {
     max-height: min(50vh, 480px); /* the buttons below stay in reach */
     overflow: auto;
+    /* A shadow at the lower edge says that more follows; at the end of the text it is covered. */
+    background:
+      linear-gradient(transparent, var(--bg) 70%) bottom / 100% 28px no-repeat local,
+      linear-gradient(transparent, color-mix(in srgb, var(--fg) 28%, transparent)) bottom / 100% 12px no-repeat scroll;
   }
   /* The whole text takes the place of its beginning. */
   .long:has(+ .whole[open]),
