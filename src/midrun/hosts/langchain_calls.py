@@ -137,7 +137,7 @@ def install_wrappers() -> None:
     # node. No name in a module leads to these, so the code of the function is replaced.
     function = cast("FunctionType", config_module.run_in_executor)
     ORIGINALS["run_in_executor"] = FunctionType(function.__code__, function.__globals__)
-    function.__code__ = _run_in_executor.__code__
+    function.__code__ = _call_in_thread.__code__
 
 
 def _wrap(original: Method, hosted: Method) -> Method:
@@ -306,7 +306,7 @@ def _make_tool_call(
 # ── threads ──────────────────────────────────────────────────────────────────
 
 
-async def _run_in_executor(  # type: ignore[explicit-any]
+async def _call_in_thread(  # type: ignore[explicit-any]
     executor_or_config: Any,  # noqa: ANN401 - of LangChain
     func: Callable[..., T],
     *args: Any,  # noqa: ANN401

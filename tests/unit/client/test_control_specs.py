@@ -54,11 +54,16 @@ def test_the_command_of_a_spec_has_help_and_completions(
 ) -> None:
     midrun, name = CommandRunner(capsys), spec.command_name
     assert COMMAND_GROUPS[spec.command.group][name].summary == spec.command.summary
-    help_text = midrun(name, "--help").out
+    help_text = _remove_spaces(midrun(name, "--help").out)
     for argument in spec.command.arguments:
-        assert argument.help in help_text
+        assert _remove_spaces(argument.help) in help_text
     for shell in ("bash", "zsh", "fish"):
         assert f" {name}" in midrun("completion", shell).out
+
+
+def _remove_spaces(text: str) -> str:
+    """Return a text as it is before and after it is wrapped."""
+    return "".join(text.split())
 
 
 @each_spec
