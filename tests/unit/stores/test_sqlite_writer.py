@@ -367,7 +367,9 @@ async def test_the_log_is_grown_in_advance_by_what_was_written(tmp_path: Path) -
     seq, written = Seq(1), 0
     while written < 1.25 * GROWTH_FIRST_PAGES * PAGE_BYTES:
         seq = (await append_message(store, RUN, seq)).seq
-        written = store._writer._count_pages() * PAGE_BYTES
+        # As a write, because the thread may use the connection at this moment.
+        pages = await store._writer.write(lambda _: store._writer._count_pages())
+        written = pages * PAGE_BYTES
     # The thread works in order, so this append is answered after the log has grown.
     store._writer._detours_left = 1
     seq = (await append_message(store, RUN, seq)).seq
