@@ -177,6 +177,20 @@ async def test_a_reconnected_page_misses_nothing(harness: Harness, stage: Stage)
     assert await numbers.all_inner_texts() == [f"#{n}" for n in range(last, 0, -1)]
 
 
+async def test_every_entry_shows_the_beginning_of_its_hash(
+    harness: Harness, stage: Stage
+) -> None:
+    """So a reader can compare it with the entry of an export."""
+    ui = await open_run_page(harness, stage, "Done.")
+    await ui.expect_badge("Completed")
+    await ui.show_every_entry()
+    shown = ui.page.locator("midrun-timeline li > code")
+    lines = await ui.site.mid.store.read_lines(ui.run.id)
+    stored = [chain_hash.hex() for _, chain_hash in lines]
+    await expect(shown).to_have_text([each[:8] for each in reversed(stored)])
+    await expect(shown.first).to_have_attribute("title", f"Hash {stored[-1]}")
+
+
 async def test_a_page_opened_in_mid_sentence_shows_the_whole_sentence(
     harness: Harness, stage: Stage
 ) -> None:

@@ -79,16 +79,10 @@ function formatSilence(store, run) {
  */
 function formatPlace(run) {
   const items = run.plan_rows.filter((item) => item.style !== "dropped");
-  if (!items.length) {
-    const [, turn] = /^(?:step|turn) (\d+)$/.exec(run.position) ?? [];
-    if (!turn) return run.position;
-    return isFinished(run) ? formatCount(Number(turn), "turn") : `turn ${turn}`;
-  }
+  if (!items.length) return isFinished(run) && run.step ? formatCount(run.step, "turn") : run.position;
   const done = items.filter((item) => item.style === "done").length;
   if (isFinished(run) || run.phase === "paused") return `plan ${done}/${items.length} done`;
-  const [, at, total] = /^(?:step|item) (\d+) of (\d+)$/.exec(run.position) ?? [];
-  const place = at ? `${at}/${total}` : run.position.replace(/^plan /, "");
-  return run.plan_held ? `held at plan ${place}` : `plan ${place}`;
+  return run.plan_held ? `held at ${run.position}` : run.position;
 }
 
 /** Return the note of the status line with the time in this phase. @param {RunStore} store @param {Run} run */

@@ -475,9 +475,9 @@ function formatStart({ started_at }) {
   return seconds < 5 ? "just now" : `${formatAge(seconds)} ago`;
 }
 
-/** Shorten "step 4 of 7" to "4/7"; during a side question the plan is held there. @param {RunRow} row */
+/** Shorten "plan 4/7" to "4/7"; during a side question the plan is held there. @param {RunRow} row */
 function formatStep({ step, position, plan_held }) {
-  const [, at, total] = /(\d+)(?: of |\/)(\d+)/.exec(position) ?? [];
+  const [, at, total] = /(\d+)\/(\d+)/.exec(position) ?? [];
   if (!at) return formatCount(step, "turn");
   return plan_held ? `held at ${at}/${total}` : `${at}/${total}`;
 }

@@ -208,7 +208,7 @@ function planRows(run, turns, events) {
     (turn) => !turn.item && !isResult(run, turn),
   );
   const current = run.plan_rows.findLastIndex((item) => CURRENT_STYLES.has(item.style));
-  let number = 0; // dropped items have none, so that "step 4 of 7" is item 4
+  let number = 0; // dropped items have none, so that "plan 4/7" is item 4
   const items = run.plan_rows.map((item, at) => ({
     key: `item ${at}`,
     item: at + 1,

@@ -4,7 +4,8 @@
  *
  * It is folded at first: the transcript above has the work itself. By default the entries are
  * grouped by turn, in reading order, with the durations of turns and calls; entries that say the
- * same are one row. *Every entry* shows the journal, newest first.
+ * same are one row. *Every entry* shows the journal, newest first, with the number of each entry
+ * and the beginning of its hash.
  */
 import { css, nothing, repeat } from "./lit.js";
 import { formatDuration, formatTimeOfDay, youOr } from "./format.js";
@@ -105,7 +106,7 @@ export class Timeline extends StoreElement {
       }
       .list li:not(.group) {
         display: grid;
-        grid-template-columns: auto auto minmax(0, 1fr);
+        grid-template-columns: auto auto minmax(0, 1fr) auto;
         gap: 0 10px;
       }
       .group + .group {
@@ -211,11 +212,12 @@ export class Timeline extends StoreElement {
 
   /** @param {FeedEvent} event */
   _renderRow(event) {
-    const { seq, ts, type, text } = event;
+    const { seq, ts, type, text, hash } = event;
     const show = EXACT_TYPES.test(type) ? exact : String;
     const subject = youOr(text.who, this.view?.you ?? "");
     return html`<li data-type=${type} title=${show(subject + text.sentence.slice(text.who.length))}>
       <span class="dim">${formatTimeOfDay(ts)}</span><span>#${seq}</span> ${this._renderText(event)}
+      <code class="dim" title="Hash ${hash}">${hash.slice(0, 8)}</code>
     </li>`;
   }
 
