@@ -244,6 +244,23 @@ async def test_what_the_agent_says_is_rendered_while_it_says_it(
     assert await find_dark_violations(ui.page) == []
 
 
+async def test_the_end_of_a_text_that_arrives_is_marked_once(
+    harness: Harness, stage: Stage
+) -> None:
+    """In a list, each item has blocks of its own: only the last block of all is marked."""
+    turn: Turn = ["1. One\n   - two\n\n   three\n2. > four\n   - five", Hold("mid")]
+    ui = await open_run_page(harness, stage, turn)
+    await stage.start("mid").wait()
+    end = ui.page.locator("midrun-steps p", has_text="five")
+    await expect(end).to_be_visible()
+    marked = await ui.page.locator("midrun-steps p").evaluate_all(
+        "all => all.filter(p => getComputedStyle(p, '::after').content !== 'none')"
+        ".map(p => p.textContent)"
+    )
+    assert marked == ["five"]
+    stage.gate("mid").set()
+
+
 async def test_code_is_copied_as_it_is_shown(harness: Harness, stage: Stage) -> None:
     """A character that cannot be seen would not be noticed before it is pasted."""
     ui = await open_run_page(harness, stage, "```sh\nls \u202e-la\n```")

@@ -55,6 +55,9 @@ class StatusLine(Value, kw_only=True):
     )
 
 
+MODEL_AT_WORK: Final = "the model is at work"
+"""The work during a model call. The journal does not say whether the model thinks or writes."""
+
 CAP_NOUNS: Final = {
     "steps": "turn",
     "tokens": "token",
@@ -136,7 +139,7 @@ def _describe_work(state: State) -> str:
     if item is not None:
         return shorten_to_line(item.text)
     tools = [state.calls[n - 1].use.label for n in state.in_flight]
-    return ", ".join(tool or "thinking" for tool in tools)
+    return ", ".join(tool or MODEL_AT_WORK for tool in tools)
 
 
 def _describe_pausing(state: State) -> StatusLine:

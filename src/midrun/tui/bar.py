@@ -19,7 +19,7 @@ from midrun.text.buttons import Button
 from midrun.text.changes import ChangedLine, TextChange, list_changed_lines
 from midrun.text.hidden_characters import show_hidden
 from midrun.text.phrases import format_arguments, format_value, list_field_lines
-from midrun.text.status import format_status_word
+from midrun.text.status import MODEL_AT_WORK, format_status_word
 from midrun.tui.styled_text import (
     DEFAULT_HINTS,
     Hints,
@@ -126,7 +126,7 @@ def is_queued_long(view: RunView, now: Micros) -> bool:
 def _describe_call(call: CallView, now: Micros) -> str:
     seconds = max(0, now - call.since) // MICROS_PER_SECOND
     verb = {"undo": "undoing ", "release": "releasing "}.get(call.action, "")
-    name = call.title if call.tool else "thinking"
+    name = call.title if call.tool else MODEL_AT_WORK
     return f"{verb}{name}" + (f", {seconds} s" if seconds else "")
 
 

@@ -32,7 +32,7 @@ from midrun.core.values import (
 from midrun.testing.scenario import LEASED_RUN, Scenario, given
 from midrun.text.buttons import Button, build_buttons, mark_worker_lost, propose_raised_cap
 from midrun.text.phrases import format_condition
-from midrun.text.status import build_status_line
+from midrun.text.status import MODEL_AT_WORK, build_status_line
 from tests.unit.core.scenario_steps import leased_run, report_done
 
 E1 = Epoch(1)
@@ -122,7 +122,7 @@ def test_the_resume_button_says_that_an_aborted_call_is_made_again() -> None:
 
 def test_the_pause_button_says_that_a_model_call_stops_at_once() -> None:
     run = leased_run.starts("c1")
-    assert build_status_line(run.state).note == "thinking"
+    assert build_status_line(run.state).note == MODEL_AT_WORK
     assert get_buttons(run.state)[0].consequence.startswith("Stops now. Everything is kept;")
 
 

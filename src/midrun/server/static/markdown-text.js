@@ -175,7 +175,10 @@ const style = css`
   .center {
     text-align: center;
   }
-  :host([data-open]) .blocks > :last-child:is(p, h3, h4, h5, h6)::after {
+  /* The end of the text so far: the last block, and in a list the last block of its last item. */
+  :host([data-open])
+    .blocks
+    > :last-child:is(p, h3, h4, h5, h6):not(.blocks > :not(:last-child) *, li:not(:last-child) *)::after {
     display: inline-block;
     width: 8px;
     height: 1em;
