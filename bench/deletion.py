@@ -7,7 +7,7 @@ deletion alternate, so that both run under the same load of the machine.
 
 The bound is meant for 100,000 of 1,000,000: `python -m bench.deletion 1000000 100000 120`. The
 stock is copied in SQL, from two runs, and needs about 5 GB for each store. A deletion leaves
-room for writers, so that this one would take an hour; SECONDS ends the measurement of each
+room for writers, so that this one would take half an hour; SECONDS ends the measurement of each
 store before that, and the figure says how many runs were deleted.
 """
 
@@ -46,6 +46,7 @@ APPEND_PAUSE_S = 0.001
 TEXT = MessageReceived(text="x" * 400)
 STARTED = RunStarted(agent="bench", task="measure")
 APPENDED_RUN = RunId("run_appended")
+WAIT_AFTER_STEP: Final = deletion.StepPause.wait_after_step
 
 SQLITE_COPIES: Final = (
     """
@@ -85,11 +86,10 @@ class Gate:
         self.is_open = anyio.Event()
 
     def install(self) -> None:
-        """Add the gate to the pause after each step."""
-        wait_after_step = deletion.StepPause.wait_after_step
+        """Add the gate to the pause after each step, in place of an earlier gate."""
 
         async def rest_and_wait(pause: deletion.StepPause, started: float) -> None:
-            await wait_after_step(pause, started)
+            await WAIT_AFTER_STEP(pause, started)
             await self.is_open.wait()
 
         deletion.StepPause.wait_after_step = rest_and_wait  # type: ignore[method-assign,assignment]  # a probe
