@@ -58,6 +58,9 @@ IDLE_TIMEOUT_S: Final = 120.0
 CLOSE_TIMEOUT_S: Final = 10.0
 """Seconds to wait until a framework has closed its model call after a cancellation."""
 
+CANCEL_AGAIN_AFTER_S: Final = 1.0
+"""Seconds until a cancellation is repeated for the first time; then twice as long each time."""
+
 SERVER_ERROR: Final = 500
 TRANSIENT_STATUS: Final = {408: "timeout", 409: "server_error", 429: "rate_limited"}
 """Response codes below 500 that are transient, with their reasons."""
@@ -355,12 +358,22 @@ async def run_in_task(
     The queue has no limit, so the task only waits inside of the framework, and a cancellation
     is raised where it waits, at the provider's connection. When the context is left, that
     connection is closed.
+
+    A framework may lose a cancellation: `asyncio.wait_for` of Python 3.11 does, if a result
+    arrives at the same moment. Then the provider would go on. So the task is cancelled again
+    when it puts another item, and at growing intervals until it has ended.
     """
     queue: asyncio.Queue[T | None] = asyncio.Queue()
+    is_left = False
+
+    def put_item(item: T) -> None:
+        if is_left:
+            task.cancel()
+        queue.put_nowait(item)
 
     async def run_code() -> None:
         try:
-            await run(queue.put_nowait)
+            await run(put_item)
         finally:
             queue.put_nowait(None)
 
@@ -384,12 +397,25 @@ async def run_in_task(
         # The order matters. First the cancellation reaches the place where the framework waits,
         # then this waits until the connection is closed. A pause must not be reported before
         # that.
-        if not task.done():
-            task.cancel()
-            with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
-                await asyncio.wait([task])
+        is_left, wait_s = True, CANCEL_AGAIN_AFTER_S
+        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+            while not task.done():
+                task.cancel()
+                await asyncio.wait([task], timeout=wait_s)
+                wait_s *= 2
         if task.done() and not task.cancelled():
             task.exception()  # seen: the reader has it, or has given up before it came
+
+
+def raise_lost_cancellation() -> None:
+    """Raise the cancellation of the current task that a framework has lost; see `run_in_task`.
+
+    Raises:
+        CancelledError: The task was cancelled before, and goes on.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 class StepHostModel(NamedModelPrices):

@@ -79,6 +79,7 @@ from midrun.hosts.hosted_agent import (
     Hosting,
     ProgramModel,
     make_foreign_failure,
+    raise_lost_cancellation,
 )
 from midrun.hosts.langchain import ByReference
 from midrun.hosts.langchain_calls import (
@@ -613,6 +614,7 @@ async def _stream_reply(
             while True:
                 with anyio.fail_after(IDLE_TIMEOUT_S):
                     chunk = await anext(source, None)
+                raise_lost_cancellation()
                 if chunk is None:
                     break
                 chunks.append(chunk)

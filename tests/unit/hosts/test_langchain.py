@@ -50,6 +50,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command, Overwrite, interrupt
 
 from midrun import Completed, Failed, File, Midrun, Misconfigured, Paused, host, traits
+from midrun.hosts import hosted_agent
 from midrun.hosts.hosted_agent import IDLE_TIMEOUT_S
 from tests.support.providers import Answer, Call, Gate, Provider, Text
 from tests.support.store_choice import get_store_url
@@ -500,6 +501,33 @@ async def test_the_model_gets_the_image_of_a_message() -> None:
             run = await midrun.start(agent, "What is it?", files=files)
             assert await run.result() == Completed(run_id=run.id, output="A cat.")
         assert b64encode(image).decode() in str(provider.exchanges[0].body)
+
+
+@pytest.mark.parametrize("puts_item", [True, False])
+async def test_a_cancellation_that_the_framework_loses_is_repeated(
+    puts_item: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the provider would go on after a pause. An item shows the loss at once."""
+    monkeypatch.setattr(hosted_agent, "CANCEL_AGAIN_AFTER_S", 3600 if puts_item else 0.01)
+    monkeypatch.setattr(hosted_agent, "CLOSE_TIMEOUT_S", 3600)
+    ended: list[str] = []
+
+    async def run(put: Callable[[str], None]) -> None:
+        put("first")
+        try:
+            await anyio.sleep_forever()
+        except asyncio.CancelledError:  # lost, as `asyncio.wait_for` of Python 3.11 may do
+            ended.append("first wait")
+        try:
+            if puts_item:
+                put("second")
+            await anyio.sleep_forever()
+        finally:
+            ended.append("second wait")
+
+    async with hosted_agent.run_in_task(run) as items:
+        assert await anext(items) == "first"
+    assert ended == ["first wait", "second wait"]
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────
