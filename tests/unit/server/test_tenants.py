@@ -8,6 +8,7 @@ from typing import Final
 import anyio
 import httpx2
 import pytest
+from sse_starlette.sse import AppStatus
 
 from midrun import Actor, Agent, Midrun, Misconfigured, tool
 from midrun.cli.main import main
@@ -180,9 +181,11 @@ async def _send(
 
 @ON_BOTH_STORES
 async def test_a_run_of_another_tenant_looks_like_none_on_every_route(
-    server: RunningServer,
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The routes are those of the route table, and the callers have each role."""
+    # A signal that another test sent to a server of this process would end streams of MCP.
+    monkeypatch.setattr(AppStatus, "should_exit", False)
     run, none = await start_waiting(server), "run_00000000000000000000000000000000"
     before = await _read_all(server, run)
     # All roles on SQLite; on Postgres the one that may use all routes.
