@@ -4,10 +4,11 @@ import asyncio
 import operator
 import os
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, NotRequired, cast
 
 import anyio.lowlevel
@@ -52,6 +53,9 @@ from langgraph.types import Command, Overwrite, interrupt
 from midrun import Completed, Failed, File, Midrun, Misconfigured, Paused, host, traits
 from midrun.hosts import hosted_agent
 from midrun.hosts.hosted_agent import IDLE_TIMEOUT_S
+from midrun.hosts.langchain_calls import ModelCall
+from midrun.hosts.langgraph import _stream_reply
+from tests.support.conditions import wait_until
 from tests.support.providers import Answer, Call, Gate, Provider, Text
 from tests.support.store_choice import get_store_url
 from tests.unit.hosts.blocking_tools import get_process_id
@@ -528,6 +532,33 @@ async def test_a_cancellation_that_the_framework_loses_is_repeated(
     async with hosted_agent.run_in_task(run) as items:
         assert await anext(items) == "first"
     assert ended == ["first wait", "second wait"]
+
+
+async def test_a_model_of_a_graph_that_loses_a_cancellation_stops_at_its_next_chunk() -> None:
+    """`asyncio.wait_for` of Python 3.11 may do so; langchain-openai uses it for each chunk."""
+    seen: list[str] = []
+
+    async def stream(_: Sequence[BaseMessage]) -> AsyncGenerator[BaseMessage]:
+        yield AIMessageChunk(content="first")
+        seen.append("waits")
+        try:
+            await anyio.sleep_forever()
+        except asyncio.CancelledError:
+            seen.append("loses it")
+        yield AIMessageChunk(content="second")
+        seen.append("goes on")
+
+    async def read() -> None:
+        call = cast("ModelCall", SimpleNamespace(model=None, stream=stream))
+        async for _ in _stream_reply(call, []):
+            pass
+
+    reading = asyncio.get_running_loop().create_task(read())
+    await wait_until(lambda: bool(seen))
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert seen == ["waits", "loses it"]
 
 
 # ── refusals ─────────────────────────────────────────────────────────────────

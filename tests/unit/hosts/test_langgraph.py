@@ -1,13 +1,11 @@
 """Any graph of LangGraph, hosted: the contract of hosts, and what graphs add."""
 
-import asyncio
 import operator
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated, Any, NotRequired, TypedDict, cast
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import anyio
 import anyio.lowlevel
@@ -39,11 +37,8 @@ from midrun.core.ids import RunId
 from midrun.driver.live import Delta
 from midrun.hosts import host_graph
 from midrun.hosts.function import INTERRUPTED_TEXT
-from midrun.hosts.langchain_calls import ModelCall
-from midrun.hosts.langgraph import _stream_reply
 from midrun.runs.midrun import Midrun
 from midrun.runs.run import Run
-from tests.support.conditions import wait_until
 from tests.support.store_choice import get_store_url
 from tests.unit.hosts.suite_provider import HostContract
 from tests.unit.runs.conftest import OpenMidrun, opened, path
@@ -802,30 +797,3 @@ async def test_context_and_functional_graphs_are_hosted(opened: OpenMidrun) -> N
     assert isinstance(outcome, Completed)
     assert outcome.value == {"replies": ["re: go 1", "re: go 2"], "choice": "b"}
     assert len(model.prompts) == 2
-
-
-async def test_a_model_that_loses_a_cancellation_is_stopped_at_its_next_chunk() -> None:
-    """`asyncio.wait_for` of Python 3.11 may do so; langchain-openai uses it for each chunk."""
-    seen: list[str] = []
-
-    async def stream(_: Sequence[BaseMessage]) -> AsyncGenerator[BaseMessage]:
-        yield AIMessageChunk(content="first")
-        seen.append("waits")
-        try:
-            await anyio.sleep_forever()
-        except asyncio.CancelledError:
-            seen.append("loses it")
-        yield AIMessageChunk(content="second")
-        seen.append("goes on")
-
-    async def read() -> None:
-        call = cast("ModelCall", SimpleNamespace(model=None, stream=stream))
-        async for _ in _stream_reply(call, []):
-            pass
-
-    reading = asyncio.get_running_loop().create_task(read())
-    await wait_until(lambda: bool(seen))
-    reading.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await reading
-    assert seen == ["waits", "loses it"]
