@@ -93,10 +93,10 @@ async def test_the_step_is_that_of_the_held_topic_during_a_side_question(
     await stage.start("work").wait()
     page = await harness.page(site)
     step = row(page, "Write a memo").locator("[data-label=Progress]")
-    await expect(step).to_have_text("1/3")
+    await expect(step).to_have_text("plan 1/3")
     await run.say("Which paper?", actor="olga")
     stage.gate("work").set()
-    await expect(step).to_have_text("held at 1/3")
+    await expect(step).to_have_text("held at plan 1/3")
     await expect(row(page, "Write a memo")).to_contain_text("answering: Which paper?")
 
 

@@ -13,7 +13,7 @@ from midrun.demo.launch import Demo, OnOpened
 from midrun.demo.model import Pace
 from midrun.errors import Misconfigured
 from midrun.runs.values import RunView
-from midrun.tui.styled_text import Hints, format_progress
+from midrun.tui.styled_text import Hints
 
 PAGE_TIPS: Final = """\
 Try, while it works:
@@ -101,7 +101,7 @@ async def _show_in_terminal(demo_config: Demo, on_opened: OnOpened, out: Command
 
 def _describe_after_leaving(view: RunView) -> str:
     """Describe a run that this process no longer drives, and how to continue it."""
-    at = f", at {format_progress(view)}" if format_progress(view) else ""
+    at = f" ({view.position})" if view.position else ""
     again = hints.format_demo_command("--terminal")
     if view.phase not in DRIVABLE_PHASES:
         return f"The run is {view.phase}{at}; `{again}` shows it again."
@@ -115,7 +115,7 @@ def _build_greeting(
     demo_config: Demo, link: str, found_phase: str, view: RunView, model: str
 ) -> str:
     """Return the text that is printed when the demo starts."""
-    run = f"found again, {found_phase} at {format_progress(view)}" if found_phase else "started"
+    run = f"found again, {found_phase} ({view.position})" if found_phase else "started"
     lines = [
         "An agent reads the notes of a small town and writes a briefing.",
         "Interrupt it at any time.",

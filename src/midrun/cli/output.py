@@ -28,7 +28,6 @@ from midrun.tui.styled_text import (
     StyledLine,
     escape_controls,
     escape_to_one_line,
-    format_progress,
     plain_text,
     style_emphasis,
 )
@@ -61,7 +60,8 @@ def format_count(number: int) -> str:
     return str(number)
 
 
-WIDE_ROW_MIN_COLUMNS: Final = 100
+PROGRESS_COLUMNS: Final = 17
+WIDE_ROW_MIN_COLUMNS: Final = 106
 """Terminal width from which a row also shows the progress, the time at work and the cost."""
 
 SHORT_ID_MIN_CHARS: Final = 6
@@ -94,7 +94,7 @@ def format_row_header(columns: int | None, id_width: int) -> StyledLine:
     roomy = columns is None or columns >= WIDE_ROW_MIN_COLUMNS
     started = f"{'started':>12}" if roomy else f"{'started':>8}"
     more = f"{'at work':>9}{'cost':>8}" if roomy else ""
-    place = "progress".ljust(11) if roomy else ""
+    place = "progress".ljust(PROGRESS_COLUMNS) if roomy else ""
     return [("dim", f"{'run':<{id_width}}  {'status':<11}{place}{started}{more}  task")]
 
 
@@ -113,7 +113,7 @@ def format_row(
     head: StyledLine = [
         ("", f"{shown_id or view.run_id}  "),
         (view.phase, f"{view.phase:<11}"),
-        ("", format_progress(view).ljust(11) if roomy else ""),
+        ("", view.position.ljust(PROGRESS_COLUMNS) if roomy else ""),
         ("dim", f"{age:>12}{worked}" if roomy else f"{age.removesuffix(' ago'):>8}  "),
     ]
     wanted = escape_controls(describe_need(view))
@@ -286,7 +286,7 @@ def format_view(view: RunView, now: Micros) -> list[StyledLine]:
     head: StyledLine = [
         ("bold", f"{view.run_id}  "),
         (view.status.style, format_status_word(view.status)),
-        ("", f"  {format_progress(view)}" if format_progress(view) else ""),
+        ("", f"  {view.position}" if view.position else ""),
         ("", f"  at work {format_duration(view.elapsed)}"),
     ]
     return (

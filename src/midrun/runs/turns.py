@@ -15,10 +15,19 @@ import msgspec
 from midrun.agents.builtin_tools import PLAN_TOOL, apply_plan_call
 from midrun.agents.signature import BadArguments
 from midrun.core.ids import CallId, Micros, make_child_id
-from midrun.core.journaled_text import find_current_item
+from midrun.core.journaled_text import find_current_item, format_position, get_topic_plan
 from midrun.core.state import CallStage, CallState, State
 from midrun.core.transcript import HELD_PREFIX, HELD_SUFFIX
-from midrun.core.values import CallKind, FileRef, Json, Message, Phase, PlanItem, Value
+from midrun.core.values import (
+    TERMINAL_PHASES,
+    CallKind,
+    FileRef,
+    Json,
+    Message,
+    Phase,
+    PlanItem,
+    Value,
+)
 from midrun.runs.values import PlanRow, StepStyle
 from midrun.text.titles import format_title
 
@@ -94,6 +103,29 @@ def make_plan_rows(state: State) -> tuple[PlanRow, ...]:
     return tuple(plan_rows)
 
 
+def format_progress(state: State) -> str:
+    """Return the progress of a run for people, or "" before its first turn.
+
+    A run at work is at an item of its plan ("plan 4/7"); while a side question is answered,
+    that item is held ("held at plan 4/7"). A run at rest counts the items that are done
+    ("plan 3/7 done"). Without a plan, turns are counted ("turn 4", at the end "4 turns").
+    """
+    position, steps = format_position(state.plan, state.meter.steps), state.meter.steps
+    if not any(item.state != "dropped" for item in state.plan):
+        if state.phase in TERMINAL_PHASES and steps:
+            return f"{steps} turn{'' if steps == 1 else 's'}"
+        return position if steps else ""
+    if state.phase in TERMINAL_PHASES or state.phase is Phase.PAUSED:
+        styles = [row.style for row in make_plan_rows(state) if row.style != "dropped"]
+        return f"plan {styles.count('done')}/{len(styles)} done"
+    return f"held at {position}" if _is_plan_held(state) else position
+
+
+def _is_plan_held(state: State) -> bool:
+    """Whether the plan belongs to a held topic, because the current side question has none."""
+    return get_topic_plan(state) != state.plan
+
+
 def _choose_item_style(
     state: State, item: PlanItem, calls: list[CallState], *, is_current: bool
 ) -> StepStyle:
@@ -107,10 +139,11 @@ def _choose_item_style(
     over = state.phase in {Phase.CANCELLED, Phase.COMPLETED, Phase.CANCELLING}
     if not is_current or (item.state == "queued" and over):
         return "not_started" if over else "queued"
+    at_work: StepStyle = "held" if _is_plan_held(state) else "running"
     styles: dict[Phase, StepStyle] = {
         Phase.QUEUED: "queued",
-        Phase.RUNNING: "running",
-        Phase.PAUSING: "running",
+        Phase.RUNNING: at_work,
+        Phase.PAUSING: at_work,
         Phase.WAITING: "needs_you",
         Phase.CANCELLING: "running" if state.in_flight else "stopped",
         Phase.CANCELLED: "stopped",

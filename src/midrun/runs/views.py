@@ -15,7 +15,6 @@ from midrun.core.journaled_text import (
     format_frame_position,
     format_goal,
     format_outcome_phrase,
-    format_position,
     shorten_to_line,
 )
 from midrun.core.state import CallStage, CallState, State
@@ -25,7 +24,7 @@ from midrun.core.values import DRIVABLE_PHASES, Phase
 from midrun.driver.journal_writer import load_run_state
 from midrun.errors import JournalUnreadable
 from midrun.ports.store import Page, RunQuery, RunRow, Store
-from midrun.runs.turns import count_turns, format_json, make_plan_rows
+from midrun.runs.turns import count_turns, format_json, format_progress, make_plan_rows
 from midrun.runs.values import (
     ArtifactView,
     CallView,
@@ -118,7 +117,7 @@ def make_view(
         hold_until=state.pause.ends_at if state.pause is not None else None,
         hold_now=state.pause is not None and state.pause.now,
         step=state.meter.steps,
-        position=format_position(state.plan, state.meter.steps),
+        position=format_progress(state),
         plan=state.plan,
         plan_rows=make_plan_rows(state),
         turns=count_turns(state),

@@ -22,8 +22,7 @@ from midrun.text.status import StatusLine
 class RunListItem(Value, kw_only=True):
     """A run in a list, as the viewer sees it now.
 
-    `elapsed` grows while the run is `working`. With `plan_held`, `position` belongs to a held
-    topic: the run works on a side question, not on a step of that plan.
+    `elapsed` grows while the run is `working`.
     """
 
     run_id: RunId
@@ -48,8 +47,7 @@ class RunListItem(Value, kw_only=True):
     elapsed: float = 0.0  # seconds at work
     working: bool = False
     cost_usd: float = 0.0
-    position: str = ""  # "plan 4/7", or "turn 4"
-    plan_held: bool = False
+    position: str = ""  # "plan 4/7", "plan 3/7 done", "turn 4"
     output: str = ""  # the beginning of its answer, as one line
     needs_you: bool = False  # the run needs a person, and the viewer may act on it
 
@@ -76,7 +74,6 @@ class RunOverlay(Value, kw_only=True):
     is `working`. `worker_lost` is true if a worker holds the lease and its heartbeat is
     overdue; `worker_silent_since` is a lower bound of that time. `halt` is the halt that covers
     the run, if any, also before the worker has noticed it and when no worker drives the run.
-    With `plan_held`, the plan belongs to a held topic: the current side question has no plan.
     """
 
     seq: Seq
@@ -91,7 +88,6 @@ class RunOverlay(Value, kw_only=True):
     worker_lost: bool
     worker_silent_since: Micros
     worker_count: int  # live workers
-    plan_held: bool
     phase_at: Micros  # the time at which the run entered its phase
     phase_reason: str
     halt: HaltRecord | None = None

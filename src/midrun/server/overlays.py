@@ -14,13 +14,14 @@ from msgspec.structs import replace
 from midrun.core.decide.asks import may_decide
 from midrun.core.entries import Record, RequestEntry, RunCancelled, RunPaused
 from midrun.core.ids import Micros, RunId, Seq
-from midrun.core.journaled_text import format_position, get_topic_plan, shorten_to_line
+from midrun.core.journaled_text import shorten_to_line
 from midrun.core.lru import LruDict
 from midrun.core.state import Ask, State
 from midrun.core.values import Actor, Phase
 from midrun.errors import JournalUnreadable
 from midrun.ports.store import HaltRecord, RunRow
 from midrun.runs.midrun import Midrun
+from midrun.runs.turns import format_progress
 from midrun.runs.views import is_worker_lost
 from midrun.runs.wire import RunListItem, RunOverlay
 from midrun.server.run_views import RunViews, count_bytes
@@ -74,7 +75,6 @@ class _ListFacts(NamedTuple):
     is_leased: bool = False
     cost_usd: float = 0.0
     position: str = ""
-    plan_held: bool = False
     output: str = ""
 
 
@@ -118,7 +118,6 @@ class Overlays:
             worker_lost=lost,
             worker_silent_since=self._holder_last_seen.silent_since(row.holder, holders, now),
             worker_count=len(holders),
-            plan_held=get_topic_plan(state) != state.plan,
             phase_at=row.started_at if entered is None else entered.at,
             phase_reason=_describe_reason(entered),
             halt=halt,
@@ -170,8 +169,7 @@ class Overlays:
                 worked_s=state.worked_micros / 1e6,
                 is_leased=state.is_leased,
                 cost_usd=state.meter.spent.cost / 1e6,
-                position=format_position(state.plan, state.meter.steps),
-                plan_held=get_topic_plan(state) != state.plan,
+                position=format_progress(state),
                 output=preview_output(state.output, state.value),
             )
             self._list_facts.put(row.run, cached, weight=count_bytes(*cached.asks))
@@ -297,7 +295,6 @@ def _make_item(
         working=working,
         cost_usd=facts.cost_usd,
         position=facts.position,
-        plan_held=facts.plan_held,
         output=facts.output,
         needs_you=may_act and bool(head.attention),
     )

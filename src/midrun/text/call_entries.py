@@ -19,7 +19,15 @@ from midrun.core.journaled_text import (
 )
 from midrun.core.retries import find_failure
 from midrun.core.state import CallState, PendingText, State
-from midrun.core.values import CleanupAction, Effect, Json, Phase, PlanItem, Reply
+from midrun.core.values import (
+    CleanupAction,
+    Effect,
+    Json,
+    Phase,
+    PlanItem,
+    Reply,
+    RequestedCall,
+)
 from midrun.text.phrases import (
     AGENT_SUBJECT,
     RESULT_MAX_CHARS,
@@ -137,23 +145,42 @@ def _format_result(result: Json) -> str:
 def _format_reply(call: CallState, reply: Reply) -> str:
     if call.purpose == "condense":
         return "finished the summary"
-    uses = _count_tools(use.tool for use in reply.uses if not use.refused)
+    intents = _list_intents(use for use in reply.uses if not use.refused)
     by = f" with the fallback {reply.model}" if reply.model else ""
     said = f"said {quote_markdown(reply.text)}{by}" if reply.text.strip() else ""
-    wants = f"wants to call {join_names(uses)}" if uses else ""
+    wants = f"wants to {join_names(intents)}" if intents else ""
     refused = [f"{use.tool} ({flatten(use.refused)})" for use in reply.uses if use.refused]
     cannot = f"cannot call {join_names(refused)}" if refused else ""
     # The refusal of the output tool names the problem; a text that is no output does not.
     invalid = "" if reply.uses else flatten(reply.invalid_output)
     said += f", which is not a valid output ({invalid})" if invalid else ""
-    ungated = _count_tools(reply.ungated)
+    ungated = _count_names(reply.ungated)
     used = f"used {join_names(ungated)} at the provider" if ungated else ""
     parts = list(filter(None, (used, said, wants, cannot)))
     return join_names(parts) if parts else "said nothing"
 
 
-def _count_tools(tools: Iterable[str]) -> list[str]:
-    return [tool if n == 1 else f"{tool} {n} times" for tool, n in Counter(tools).items()]
+def _list_intents(uses: Iterable[RequestedCall]) -> list[str]:
+    """Return what a reply requests, as verbs with objects: "make the call “Pay Ann”"."""
+    intents: dict[str, list[str]] = {}
+    for use in uses:
+        if is_described_elsewhere(use):
+            intents.setdefault("update its plan" if use.tool == "plan" else "ask a person", [])
+        elif use.title:
+            intents.setdefault("make the call", []).append(quote_title(use.title))
+        else:
+            intents.setdefault("call", []).append(use.tool)
+    if len(titles := intents.get("make the call", [])) > 1:
+        intents["make the calls"] = titles
+        del intents["make the call"]
+    return [
+        f"{verb} {join_names(_count_names(names))}" if names else verb
+        for verb, names in intents.items()
+    ]
+
+
+def _count_names(names: Iterable[str]) -> list[str]:
+    return [name if n == 1 else f"{name} {n} times" for name, n in Counter(names).items()]
 
 
 def _describe_call_failed(entry: e.CallFailed, _: State, after: State) -> Clause:

@@ -25,7 +25,6 @@ from midrun.tui.styled_text import (
     Hints,
     StyledLine,
     escape_to_one_line,
-    format_progress,
     plain_text,
 )
 from midrun.tui.wrap import wrap_text
@@ -85,7 +84,7 @@ def draw_headline(view: RunView, now: Micros, *, viewer: str = "") -> StyledLine
         ("bold", f" {format_clock(compute_elapsed_s(view, now))}"),
     ]
     for look, text in (
-        ("", format_progress(view)),
+        ("", view.position),
         ("dim", describe_activity(view, now)),
         ("dim", _format_cost(view)),
     ):

@@ -6,7 +6,6 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from midrun.runs.values import RunView
 from midrun.text.hidden_characters import show_hidden
 
 StyledPiece: TypeAlias = tuple[str, str]
@@ -113,15 +112,7 @@ def escape_to_one_line(text: str) -> str:
     return escape_controls(" ".join(text.split()))
 
 
-# Short texts that bar and command line share: progress, typed values, command hints.
-
-
-def format_progress(view: RunView) -> str:
-    """Return the progress of a run, "plan 4/7" or "turn 4"; "" before its first turn.
-
-    A turn is one model call and its tool calls. A cap on turns never counts plan items.
-    """
-    return view.position if view.plan or view.step else ""
+# Short texts that bar and command line share: typed values, command hints.
 
 
 class Hints(Struct, frozen=True, kw_only=True):

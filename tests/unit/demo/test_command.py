@@ -152,12 +152,12 @@ def start_demo_terminal(folder: Path, *, speed: str) -> "pexpect.spawn[str]":
 
 @pytest.mark.slow
 def test_the_terminal_finds_the_waiting_run_again_after_a_detach(tmp_path: Path) -> None:
-    for how in ("started", "found again, waiting at plan 4/7"):
+    for how in ("started", "found again, waiting (plan 4/7)"):
         terminal = start_demo_terminal(tmp_path, speed="inf")
         terminal.expect_exact(how)
         terminal.expect_exact("Waiting")
         terminal.send("d")
-        terminal.expect_exact("The run is waiting, at plan 4/7")
+        terminal.expect_exact("The run is waiting (plan 4/7)")
         terminal.expect(pexpect.EOF)
         terminal.close()
         assert terminal.exitstatus == 75

@@ -34,7 +34,7 @@ async def test_a_whole_run_reads_asks_writes_checks_and_mails(tmp_path: Path) ->
         assert not demo.sent_mails
         await demo.run.approve(actor="ada")
         view = await demo.run.until("terminal")
-        assert (view.phase, view.position) == ("completed", "plan 7/7")
+        assert (view.phase, view.position) == ("completed", "plan 7/7 done")
         assert {item.state for item in view.plan} == {"done"}
         assert "one was corrected" in view.output
         tools = {use.tool for turn in await demo.read_turns() for use in turn.uses}
@@ -99,7 +99,7 @@ async def test_a_redirect_to_summarise_and_stop_ends_the_run_with_a_summary(
         view = await demo.run.until("terminal")
         assert view.phase == "completed"
         assert view.plan[-1].text == "Sum up what I have, and stop"
-        assert view.position == "plan 2/2"
+        assert view.position == "plan 2/2 done"
         tools = [use.tool for turn in await demo.read_turns() for use in turn.uses]
         *_, changed, summary, last = await demo.read_replies()
     assert applied.minus == "Read what matters"
@@ -437,7 +437,7 @@ async def test_plan_and_section_count_are_right_after_a_redirect_with_two_reques
     done = [count_plan_items(items)[0] for items in plans]
     assert done == sorted(done)
     assert [item.state for item in view.plan] == [*["done"] * 6, "dropped"]
-    assert view.position == "plan 6/6"
+    assert view.position == "plan 6/6 done"
     headings = re.findall(r"^## (.+)$", demo.draft, re.MULTILINE)
     assert headings == ["Salt", *TEXTS.headings]
     assert "It has 7 sections" in view.output
@@ -513,7 +513,7 @@ async def test_a_redirect_to_stop_drops_the_open_plan_items(tmp_path: Path) -> N
         await demo.run.redirect("Summarise and stop", actor="ada")
         view = await demo.run.until("completed")
     assert [item.state for item in view.plan] == [*["done"] * 3, *["dropped"] * 4, "done"]
-    assert view.position == "plan 4/4"
+    assert view.position == "plan 4/4 done"
 
 
 async def test_a_redirect_to_stop_before_the_first_note_drops_the_whole_plan(

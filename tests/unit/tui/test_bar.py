@@ -576,9 +576,9 @@ async def test_a_fork_needs_no_instruction() -> None:
 async def test_plan_steps_and_the_step_cap_are_shown_separately() -> None:
     async with open_bar(PLAN, READ, "Done.", stop=MaxSteps(2)) as bar:
         bar.gates["read"].set()
-        shown = await bar.wait_for("Paused at the turn cap (2)", "plan 1/2")
+        shown = await bar.wait_for("Paused at the turn cap (2)", "plan 0/2 done")
         await bar.wait_for_print("the run reached a cap: at most 2 turns")
-        assert shown.count("plan 1/2") == 1
+        assert shown.count("plan 0/2 done") == 1
 
 
 async def test_the_bar_of_a_run_without_worker_shows_the_worker_command() -> None:

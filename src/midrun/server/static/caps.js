@@ -1,14 +1,13 @@
 // @ts-check
 /** `<midrun-caps>`: the use of each cap, and a button for operators to raise it. */
 import { css, nothing } from "./lit.js";
-import { formatCapName, formatCapValue } from "./format.js";
+import { FINISHED_PHASES, formatCapName, formatCapValue } from "./format.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { html } from "./template.js";
 
 /** @typedef {import("./types.js").CapView} Cap */
 
-const FINISHED_PHASES = new Set(["completed", "cancelled"]);
 
 export class Caps extends StoreElement {
   static ignoresLive = true;

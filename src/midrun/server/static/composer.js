@@ -19,10 +19,10 @@ import { icon } from "./icons.js";
 import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { html } from "./template.js";
+import { FINISHED_PHASES } from "./format.js";
 
 /** Phases in which a redirect or a side question can be sent. */
 const ACTIVE_PHASES = new Set(["running", "pausing", "waiting", "queued"]);
-const FINISHED_PHASES = new Set(["completed", "cancelled"]);
 const STALE_QUESTION =
   "Not sent: the run takes no side questions now. Your text is kept; press “Question” to make it an instruction.";
 

@@ -3,6 +3,7 @@
 import { humanizeName } from "./call-text.js";
 import { nothing } from "./lit.js";
 import {
+  FINISHED_PHASES,
   STATUS_STYLES,
   formatAge,
   formatBy,
@@ -27,7 +28,6 @@ const LONG_PAUSE_MS = 10_000;
 const ASK_MAX_CHARS = 80;
 /** The HTTP status for a run that does not exist, or that the viewer may not see. */
 const GONE = 404;
-const FINISHED_PHASES = new Set(["completed", "cancelled"]);
 /** Looks whose icon is animated. */
 const MOVING_STYLES = new Set(["running", "pausing", "cancelling", "halting"]);
 
@@ -56,7 +56,7 @@ export function renderStatusRow(store, run, link, showKeys) {
       aria-label="Time at work"
       .textContent=${formatClock(store.elapsed)}
     ></span>
-    <span class="place">${formatPlace(run)}</span>
+    <span class="place">${run.position}</span>
     <span class="activity">
       <span class="note">${isLost ? nothing : formatNote(store, run)}</span>
       ${link}
@@ -70,19 +70,6 @@ export function renderStatusRow(store, run, link, showKeys) {
 function formatSilence(store, run) {
   const seconds = (store.now - Date.parse(run.worker_silent_since)) / 1000;
   return run.worker_lost && seconds >= 1 ? ` for at least ${formatAge(seconds)}` : "";
-}
-
-/**
- * Return the run's position in its plan. A run at rest counts the items that are done; while a
- * side question without a plan is answered, the plan is held.
- * @param {Run} run
- */
-function formatPlace(run) {
-  const items = run.plan_rows.filter((item) => item.style !== "dropped");
-  if (!items.length) return isFinished(run) && run.step ? formatCount(run.step, "turn") : run.position;
-  const done = items.filter((item) => item.style === "done").length;
-  if (isFinished(run) || run.phase === "paused") return `plan ${done}/${items.length} done`;
-  return run.plan_held ? `held at ${run.position}` : run.position;
 }
 
 /** Return the note of the status line with the time in this phase. @param {RunStore} store @param {Run} run */

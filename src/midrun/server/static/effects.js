@@ -1,6 +1,7 @@
 // @ts-check
 /** `<midrun-effects>`: the calls of a run that changed something outside, and their undo. */
 import { css, nothing } from "./lit.js";
+import { FINISHED_PHASES } from "./format.js";
 import { artifactsOfCall } from "./artifacts.js";
 import { renderFiles } from "./file-view.js";
 import { StoreElement } from "./store-element.js";
@@ -79,7 +80,7 @@ export class Effects extends StoreElement {
 
   render() {
     const all = this.view?.effects ?? [];
-    const isFinished = ["completed", "cancelled"].includes(this.view?.phase ?? "");
+    const isFinished = FINISHED_PHASES.has(this.view?.phase ?? "");
     const effects = this.isAllShown ? all : all.slice(-SHOWN_COUNT);
     return html`<section class="panel" aria-labelledby="title">
       <h2 id="title">Changes</h2>

@@ -124,6 +124,8 @@ export function formatCapValue(name, value) {
   return Math.round(value).toLocaleString("en");
 }
 
+export const FINISHED_PHASES = new Set(["completed", "cancelled"]);
+
 /** By style of a status line: tone and border of the badge. Its icon has the name of the style. */
 export const STATUS_STYLES = /** @type {Record<string, [string, string]>} */ ({
   queued: ["dim", "dashed"],

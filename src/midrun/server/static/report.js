@@ -7,7 +7,7 @@
  */
 import { css, nothing } from "./lit.js";
 import { scrollIntoSight } from "./auto-scroll.js";
-import { formatTimeOfDay } from "./format.js";
+import { FINISHED_PHASES, formatTimeOfDay } from "./format.js";
 import { icon } from "./icons.js";
 import { StoreElement, copyToClipboard } from "./store-element.js";
 import { theme } from "./theme.js";
@@ -19,7 +19,6 @@ import { html } from "./template.js";
 /** @typedef {import("./types.js").Report} Report */
 /** @typedef {import("./types.js").ReportedCall} ReportedCall */
 
-const FINISHED_PHASES = new Set(["cancelled", "completed"]);
 /** The lists below the columns: field of the report, and title. */
 const OTHER_LISTS = /** @type {[keyof Report, string][]} */ ([
   ["undoing", "Being undone"],

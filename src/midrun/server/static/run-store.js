@@ -13,6 +13,7 @@
 import { Api, DEFAULT_BASE, Problem, formatEtag } from "./api.js";
 import { followFeed } from "./feed.js";
 import { Turns } from "./turns.js";
+import { FINISHED_PHASES } from "./format.js";
 
 /** @typedef {import("./types.js").RunView} RunView */
 /** @typedef {import("./types.js").RunOverlay} RunOverlay */
@@ -41,7 +42,6 @@ const GONE_STATUSES = new Set([404, 410]);
 const REPORT_RETRY_MS = 2_000;
 /** How far the clock may be ahead: it ran on while the news of a stop was on its way. */
 const CLOCK_AHEAD_MAX_S = 10;
-const FINISHED_PHASES = new Set(["cancelled", "completed"]);
 
 /** @type {Map<string, RunStore>} */
 const stores = new Map();

@@ -10,7 +10,7 @@
  */
 import { css, nothing } from "./lit.js";
 import { scrollIntoSight } from "./auto-scroll.js";
-import { formatCount, formatShortId } from "./format.js";
+import { FINISHED_PHASES, formatCount, formatShortId } from "./format.js";
 import { renderFiles } from "./file-view.js";
 import { NewsDetector } from "./notifications.js";
 import { StoreElement } from "./store-element.js";
@@ -48,7 +48,6 @@ const TITLE_SYMBOLS = /** @type {Record<string, string>} */ ({
   lost: "⚠",
 });
 
-const FINISHED_PHASES = new Set(["completed", "cancelled"]);
 const GUIDES = "https://github.com/midrun/midrun/blob/main/docs/guides";
 /** Hosts whose tools are known only when they are called. */
 const UNLISTED_FRAMEWORKS = new Set(["function", "langgraph"]);

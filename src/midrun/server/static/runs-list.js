@@ -358,7 +358,7 @@ export class MidrunRuns extends FocusElement {
       </td>
       <td class="figure" data-label="Started" title=${formatDate(row.started_at)}>${formatStart(row)}</td>
       <td class="figure" data-label="At work">${formatDuration(store.elapsed(row))}</td>
-      <td class="figure" data-label="Progress">${formatStep(row)}</td>
+      <td class="figure" data-label="Progress">${row.position || "–"}</td>
       <td class=${row.cost_usd ? "figure" : "figure unknown"} data-label="Cost">${row.cost_usd ? formatMoney(row.cost_usd) : "–"}</td>
       <td class="action">${this.#renderQuickAction(row)}</td>
     </tr>`;
@@ -473,13 +473,6 @@ function nestRows(rows) {
 function formatStart({ started_at }) {
   const seconds = (Date.now() - Date.parse(started_at)) / 1000;
   return seconds < 5 ? "just now" : `${formatAge(seconds)} ago`;
-}
-
-/** Shorten "plan 4/7" to "4/7"; during a side question the plan is held there. @param {RunRow} row */
-function formatStep({ step, position, plan_held }) {
-  const [, at, total] = /(\d+)\/(\d+)/.exec(position) ?? [];
-  if (!at) return formatCount(step, "turn");
-  return plan_held ? `held at ${at}/${total}` : `${at}/${total}`;
 }
 
 customElements.define("midrun-runs", MidrunRuns);

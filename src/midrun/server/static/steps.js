@@ -13,6 +13,7 @@ import { StoreElement } from "./store-element.js";
 import { theme } from "./theme.js";
 import { hasContent, isOnlyCalls, renderLiveReply, renderStyle, renderTurn, visibleCalls } from "./turn-parts.js";
 import { html } from "./template.js";
+import { FINISHED_PHASES } from "./format.js";
 
 /** @typedef {import("./types.js").TurnView} Turn */
 /** @typedef {import("./run-store.js").Run} Run */
@@ -28,7 +29,6 @@ import { html } from "./template.js";
 
 /** Kinds of runtime turns whose text Midrun also puts before the agent's next reply. */
 const REPEATED_KINDS = new Set(["back", "dropped"]);
-const FINISHED_PHASES = new Set(["completed", "cancelled"]);
 const NOT_DONE_STYLES = new Set(["not_started", "dropped"]);
 const CURRENT_STYLES = new Set(["running", "needs_you", "held", "stopped", "failed"]);
 
@@ -214,7 +214,7 @@ function planRows(run, turns, events) {
     item: at + 1,
     title: item.text,
     number: item.style === "dropped" ? "" : `${++number}. `,
-    style: run.plan_held && item.style === "running" ? "held" : item.style,
+    style: item.style,
     tool: item.tool,
     turns: turns.filter((turn) => turn.item === at + 1),
     was: previous.get(at) ?? "",

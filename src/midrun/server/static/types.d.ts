@@ -280,7 +280,6 @@ export interface RunListItem {
   working: boolean;
   cost_usd: number;
   position: string;
-  plan_held: boolean;
   output: string;
   needs_you: boolean;
 }
@@ -299,7 +298,6 @@ export interface RunOverlay {
   worker_lost: boolean;
   worker_silent_since: string;
   worker_count: number;
-  plan_held: boolean;
   phase_at: string;
   phase_reason: string;
   halt: HaltRecord | null;
