@@ -56,7 +56,7 @@ quick: $(READY) ## takes seconds: lint changed files, test core, codec and verif
 
 # Without the scenarios, crashes and pages: those take most of the time of `make test`.
 FAST := $(addprefix tests/,unit journals docs test_tidy.py test_tidy_errors.py)
-check: lint ## just over two minutes: lint, types, imports, unit tests that are not slow
+check: lint ## under two minutes: lint, types, imports, unit tests that are not slow
 	@$(MAKE) --jobs=2 --output-sync=target SIDE_BY_SIDE=yes types units imports web
 
 units: $(READY) ## the unit tests that are not slow; part of `make check`

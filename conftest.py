@@ -1,5 +1,7 @@
 """Settings for all tests: event loop, store, Hypothesis, blocks of the documentation."""
 
+import asyncio
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -7,9 +9,11 @@ from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
+from types import ModuleType
 
 import certifi
 import pytest
+import uvicorn.server
 from hypothesis import settings
 from sybil import Example, Sybil
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
@@ -52,12 +56,17 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+async def _sleep_briefly(delay_s: float) -> None:
+    await asyncio.sleep(min(delay_s, 0.005))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Set the signal and the variables that every process of the tests inherits.
 
     This is no fixture: some modules copy the environment when they are imported, and the pages
     of the documentation have no fixtures.
     """
+    gc.disable()  # until the tests are collected; see `pytest_collection_finish`
     # The shell of a script starts background jobs with SIGINT ignored. All processes that the
     # tests start would inherit that, and a test that interrupts one of them would not end.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -72,6 +81,20 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["SSL_CERT_FILE"] = f"{folder}/authority.pem"
     os.environ.pop("SSL_CERT_DIR", None)
     config.add_cleanup(partial(rmtree, folder, ignore_errors=True))
+    # Uvicorn asks every 100 ms whether it should stop, and then whether it is done. Hundreds of
+    # tests stop a server, so the one of the tests asks more often.
+    quick_asyncio = ModuleType("asyncio")
+    vars(quick_asyncio).update(vars(asyncio), sleep=_sleep_briefly)
+    vars(uvicorn.server)["asyncio"] = quick_asyncio
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector away from the imported modules and the collected tests.
+
+    These are a million objects that live until the end. A full collection would visit them all.
+    """
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

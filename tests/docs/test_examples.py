@@ -152,7 +152,7 @@ async def test_a_side_question_is_answered_and_the_synthesis_continues(tmp_path:
         ),
         "journal: the run said “Back to Literature synthesis — plan 2/4”",
         "agent: The four papers agree: sleep helps.",
-        "plan 3/4",
+        "plan 2/4 done",
     ]
 
 

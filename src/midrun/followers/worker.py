@@ -219,11 +219,13 @@ class FollowerWorker:
                 self._note_change(change)
 
     def _note_change(self, change: Change) -> None:
-        # If the set is full, a full scan finds the rest.
-        # An empty run stands for the halts, which are not delivered.
-        if change.run and len(self._changed) < DELIVERY_QUEUE_MAX_RUNS:
+        if not change.run:  # a halt; halts are not delivered
+            return
+        if len(self._changed) < DELIVERY_QUEUE_MAX_RUNS:
             self._changed.add(change.run)
-            self._wakeup.set()
+        else:
+            self._next_scan_at = 0.0  # the scan of the next pass finds this run
+        self._wakeup.set()
 
     async def _acquire_leadership(self) -> None:
         """Acquire or renew the leadership; only the leader delivers."""
@@ -267,8 +269,9 @@ class FollowerWorker:
             tasks, self._first_queue, [run for run in candidates if run not in self._retries]
         )
         self._enqueue(tasks, self._retry_queue, due)
-        # Beyond the limit, a full scan finds the rest.
         self._changed |= still_queued | set(overflow[:DELIVERY_QUEUE_MAX_RUNS])
+        if len(overflow) > DELIVERY_QUEUE_MAX_RUNS:
+            self._next_scan_at = 0.0  # the scan of the next pass finds the rest
 
     def _enqueue(
         self, tasks: TaskGroup, queue: "DeliveryQueue", runs: Sequence[RunId]

@@ -214,6 +214,7 @@ async def test_ls_does_not_wrap_in_a_real_terminal(tmp_path: Path, columns: int)
     assert found.startswith(runs[0].id)
 
 
+@pytest.mark.slow
 async def test_ls_is_repeated_on_one_screen_until_it_is_interrupted(tmp_path: Path) -> None:
     """A list that is taller than the screen is cut, so that nothing scrolls."""
     store = f"sqlite:///{tmp_path / 'runs.db'}"

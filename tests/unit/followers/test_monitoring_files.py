@@ -153,6 +153,7 @@ def test_promtool_accepts_the_files(file: Path, tmp_path: Path) -> None:
 
 
 @needs_prometheus
+@pytest.mark.slow
 def test_each_alert_fires_when_it_should_and_not_before() -> None:
     """Runs that wait for their place under a limit wake no person up, for example."""
     run_promtool("test", "rules", str(CASES))

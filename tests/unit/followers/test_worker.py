@@ -53,8 +53,24 @@ def refuse_bad_runs(receiver: Receiver) -> Callable[[int], Response]:
 
 @pytest.fixture
 def small_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limit the delivery queue to a few runs."""
+    """Limit the delivery queue to a few runs; only the first scan comes by time."""
     monkeypatch.setattr(module, "DELIVERY_QUEUE_MAX_RUNS", QUEUE_MAX)
+    monkeypatch.setattr(module, "SCAN_INTERVAL_S", 3600.0)
+
+
+@pytest.mark.usefixtures("small_queue")
+async def test_more_changed_runs_than_are_noted_are_found_by_the_next_pass(
+    path: Path, receiver: Receiver
+) -> None:
+    """Until then, they would wait for a full scan."""
+    agent = ControllableTools().agent("Done.")
+    async with (
+        Midrun(f"sqlite:///{path}", agents=[agent]) as midrun,
+        following(midrun, Webhook(receiver.url, secret=SECRET)),
+    ):
+        runs = [await midrun.start(agent, "go") for _ in range(3 * QUEUE_MAX)]
+        deliveries = await receiver.wait_for(len(runs))
+    assert {str(each.data["run_id"]) for each in deliveries} == {run.id for run in runs}
 
 
 @pytest.mark.usefixtures("small_queue")

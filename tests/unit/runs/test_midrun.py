@@ -159,6 +159,7 @@ async def test_an_unreadable_journal_does_not_stop_other_runs(
     run = await other.start("other", "go")
     assert isinstance(await run.result(), Completed)
     execute_sql(path, make_replace_sql("sad", "bad", where="seq = 1"))
+    tools.gate("a").set()  # the worker calls the tool again, and waits for it when it stops
 
 
 async def test_an_unreadable_run_is_listed_with_its_error_among_the_others(
