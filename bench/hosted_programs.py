@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 RECURSION_LIMIT: Final = 10**9
 
+MODEL_WAIT_S: Final = 0.01
+"""The wait of the scripted model before its reply.
+
+Every agent waits for its model, and a process that has waited runs slower for a while, because
+its caches are cold. With a model that replies at once, only the hosted agent would wait, for
+the disk, and the bench would compare cold caches with warm ones.
+"""
+
 
 async def look(n: int) -> str:
     """Return a text as long as a search result."""
@@ -54,6 +62,7 @@ def make_langchain_model(probe: StepProbe) -> "BaseChatModel":
         ) -> AsyncIterator[ChatGenerationChunk]:
             del messages
             n = probe.mark()
+            await anyio.sleep(MODEL_WAIT_S)
             call = ToolCallChunk(name="look", args=f'{{"n": {n}}}', id=f"c{n}", index=0)
             chunk = AIMessageChunk(content=REPLY_TEXT, tool_call_chunks=[call])
             yield ChatGenerationChunk(message=chunk)
@@ -96,6 +105,7 @@ def make_pydantic_ai_agent(probe: StepProbe, _: object) -> object:
 
     async def stream(*_: object) -> AsyncIterator[str | dict[int, DeltaToolCall]]:
         n = probe.mark()
+        await anyio.sleep(MODEL_WAIT_S)
         yield REPLY_TEXT
         yield {1: DeltaToolCall(name="look", json_args=f'{{"n": {n}}}', tool_call_id=f"c{n}")}
 

@@ -3,7 +3,7 @@
 The same agent makes the same steps in three programs (`bench.hosted_programs`): in its own loop
 without persistence, in its own loop with its own checkpointer in memory, and hosted, durable in
 SQLite. The programs take turns, and a ratio is the median over the rounds, so that a busy
-machine disturbs all sides. CPU time is compared: a model answers at once here, and the waits
+machine disturbs all sides. CPU time is compared: the scripted model waits 10 ms, and the waits
 for the disk are measured by `bench.durable_step`. `python -m bench.hosted_step long` goes to
 step 1,000.
 """

@@ -479,6 +479,7 @@ class _StepModel:
                     message_history=[] if skips_start else messages,
                     deps=deps,
                     conversation_id=prompt.run_id or None,
+                    infer_name=False,
                     model_settings=self._provider.make_settings(),
                     capabilities=self._list_run_capabilities(),
                 ) as run,
