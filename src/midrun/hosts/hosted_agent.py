@@ -55,9 +55,6 @@ OUTPUT_WITH_CALLS_TEXT: Final = output.OUTPUT_WITH_CALLS_TEXT
 IDLE_TIMEOUT_S: Final = 120.0
 """Seconds to wait for the next event of a framework during a model call."""
 
-CLOSE_TIMEOUT_S: Final = 10.0
-"""Seconds to wait until a framework has closed its model call after a cancellation."""
-
 CANCEL_AGAIN_AFTER_S: Final = 1.0
 """Seconds until a cancellation is repeated for the first time; then twice as long each time."""
 
@@ -396,9 +393,10 @@ async def run_in_task(
     finally:
         # The order matters. First the cancellation reaches the place where the framework waits,
         # then this waits until the connection is closed. A pause must not be reported before
-        # that.
+        # that. There is no limit here: the dispatcher shows a call that does not stop, and
+        # abandons it as unknown where the run cannot wait.
         is_left, wait_s = True, CANCEL_AGAIN_AFTER_S
-        with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True):
+        with anyio.CancelScope(shield=True):
             while not task.done():
                 task.cancel()
                 await asyncio.wait([task], timeout=wait_s)

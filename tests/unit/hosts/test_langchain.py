@@ -5,8 +5,9 @@ import operator
 import os
 from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, NotRequired, cast
@@ -513,7 +514,6 @@ async def test_a_cancellation_that_the_framework_loses_is_repeated(
 ) -> None:
     """Otherwise the provider would go on after a pause. An item shows the loss at once."""
     monkeypatch.setattr(hosted_agent, "CANCEL_AGAIN_AFTER_S", 3600 if puts_item else 0.01)
-    monkeypatch.setattr(hosted_agent, "CLOSE_TIMEOUT_S", 3600)
     ended: list[str] = []
 
     async def run(put: Callable[[str], None]) -> None:
@@ -532,6 +532,42 @@ async def test_a_cancellation_that_the_framework_loses_is_repeated(
     async with hosted_agent.run_in_task(run) as items:
         assert await anext(items) == "first"
     assert ended == ["first wait", "second wait"]
+
+
+async def test_a_pause_waits_for_a_framework_that_ignores_cancellations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As for a tool: until its end, the run is pausing, and the call is not responding."""
+    monkeypatch.setattr(hosted_agent, "CANCEL_AGAIN_AFTER_S", 0.001)
+    begun, may_end, end_phases = anyio.Event(), anyio.Event(), list[str]()
+
+    class DeafModel(ScriptedChatModel):  # type: ignore[explicit-any]  # of its base
+        async def _astream(
+            self, messages: list[BaseMessage], *_: object, **__: object
+        ) -> AsyncIterator[ChatGenerationChunk]:
+            del messages
+            yield ChatGenerationChunk(message=AIMessageChunk(content="first"))
+            begun.set()
+            while not may_end.is_set():
+                with suppress(asyncio.CancelledError):
+                    await may_end.wait()
+            end_phases.append((await run.view()).phase)
+
+    model = DeafModel(script=lambda _: "", prompts=[])
+    agent = host(create_agent(model, []), name="deaf", grace=timedelta(milliseconds=20))
+    async with Midrun("memory://", agents=[agent]) as midrun:
+        run = await midrun.start(agent, "Go")
+        try:
+            await begun.wait()
+            await run.pause(now=True)
+            view = await run.view()
+            while not view.in_flight[0].not_responding:
+                await anyio.sleep(0.01)
+                view = await run.view()
+        finally:
+            may_end.set()
+        await run.until("paused")
+    assert end_phases == ["pausing"]
 
 
 async def test_a_model_of_a_graph_that_loses_a_cancellation_stops_at_its_next_chunk() -> None:
