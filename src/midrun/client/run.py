@@ -97,10 +97,10 @@ class RemoteRun:
         hold: timedelta | None = None,
         **options: Unpack[ControlOptions],
     ) -> Receipt:
-        """Pause the run at the next step boundary, or at once with `now`."""
+        """Pause the run as soon as nothing is in flight; with `now`, abort calls."""
         hold_s = None
         if hold is not None:
-            hold_s = validation.convert_duration("hold", hold) / MICROS_PER_SECOND
+            hold_s = validation.convert_to_micros("hold", hold) / MICROS_PER_SECOND
         body = PauseBody(mode="now" if now else "boundary", hold_s=hold_s)
         return await self._send(specs.PAUSE, options, body)
 
@@ -360,7 +360,7 @@ class RemoteRun:
             params["expires_s"] = str(
                 max(
                     1,
-                    round(validation.convert_duration("expires", expires) / MICROS_PER_SECOND),
+                    round(validation.convert_to_micros("expires", expires) / MICROS_PER_SECOND),
                 )
             )
         reply = await self._transport.get(f"{self._path}/checkpoint", params=params)

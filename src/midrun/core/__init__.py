@@ -23,9 +23,9 @@ of entries (`entries.py`). Everything else is computed from it, in a cycle:
 
 Invariants:
 
-- An effect with consequences outside (a call, an undo) starts only after its `CallStarted` or
-  `UndoStarted` entry is stored. A crash can leave a started call without an end, never an end
-  without a start. Such a call becomes *unknown* and is repeated only if that is safe.
+- A call or an undo starts only after its `CallStarted` or `UndoStarted` entry is stored. A
+  crash can leave a started call without an end, never an end without a start. Such a call
+  becomes *unknown* and is repeated only if that is safe.
 - A request and its fulfilment are two entries: `PauseRequested`, later `RunPaused`.
 - `decide` never raises. `evolve` raises `JournalCorrupt` for an entry that cannot follow.
 - `evolve` costs the same at every length of the journal: all growing parts of the state are

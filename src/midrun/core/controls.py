@@ -38,7 +38,7 @@ class ControlBase(
 
 
 class Pause(ControlBase, kw_only=True):
-    """Stop at the next boundary; with `now`, abort the calls in flight."""
+    """Start no further call, and stop when none is in flight; with `now`, abort them."""
 
     now: bool = False
     until: Micros | None = None

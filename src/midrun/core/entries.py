@@ -180,8 +180,9 @@ class CallAborted(EntryBase, kw_only=True):
 
 
 class CallUnknown(EntryBase, kw_only=True):
-    """The outcome of the call is lost. It stays unknown until a check or a person settles it.
+    """The outcome of the call is lost.
 
+    It stays unknown until a check, a person or a late result settles it, or a cancel undoes it.
     `orphaned`: its worker lost the lease, or the call lost its answer. `not_responding`: it did
     not stop within its grace. `forced`: a person forced the pause.
     """
@@ -235,7 +236,7 @@ class LateResult(EntryBase, kw_only=True):
 
 
 class UndoStarted(EntryBase, kw_only=True):
-    """An attempt of an undo or a release is about to start."""
+    """An attempt of a cleanup is about to start; `Undo…` entries record undos and releases."""
 
     call: CallId
     action: CleanupAction = "undo"
@@ -334,7 +335,7 @@ class LeaseTaken(EntryBase, kw_only=True):
 
 
 class LeaseReleased(EntryBase, kw_only=True):
-    """The driver gave the lease back, without a request to stop the run."""
+    """The driver gave the lease back; the run has not ended."""
 
     why: str = ""
 
@@ -367,7 +368,7 @@ class RunFailed(EntryBase, kw_only=True):
 
 
 class PauseRequested(RequestEntry, kw_only=True):
-    """The run is to stop at its next boundary, or now."""
+    """The run starts no further call, and pauses when none is in flight; or now."""
 
     now: bool = False
     why: PauseReason = "user"

@@ -475,6 +475,7 @@ def _make_pause_entries(state: State) -> tuple[Entry, ...]:
 
 def _advance_cancelling(state: State, now: Micros, may_start: MayStart) -> tuple[Entry, ...]:
     """Return the entries that undo, release or give up the next effect, or end the run."""
+    # In a run that is being cancelled, these only give up cleanups that cannot succeed.
     if entries := list_boundary_entries(state, (), now):
         return entries
     # One cleanup at a time, the newest effect first: an older effect may be the base of a newer

@@ -107,8 +107,8 @@ class CallState(Value, kw_only=True):
     - Is there still work to do? See `is_open`.
     - May it have changed the world? See `may_have_effect`.
     - Is it safe to make it once more without asking? See `safe_to_repeat`.
-    - Does a cancel undo it? `in_undo_set` records the answer at the moment of the cancel, and
-      no later outcome changes it.
+    - Does a cancel undo it? `in_undo_set` records whether the outcome was not certain at the
+      moment of the cancel; no later outcome changes that. `undo.is_undo_due` has the rule.
     """
 
     number: int  # counted from 1 within the run

@@ -1,7 +1,8 @@
 """Select the calls to undo and to release before a run ends, and their order.
 
-The undo set of a cancel holds the calls that were in flight, aborted or unknown when the
-cancel came. With `undo="all"` it also holds every finished call that has an undo, and child
+The undo set of a cancel holds the calls whose outcome was not certain when the cancel came:
+those in flight, aborted or unknown, and those that wait for the answer to a question of their
+own. With `undo="all"` it also holds every finished call that has an undo, and child
 runs that had ended. Held resources are released at every end, also of a completed run.
 
 The order is the reverse of the order in which the calls were closed: the newest effect is

@@ -36,10 +36,11 @@ class Phase(StrEnum):
 
 
 DRIVABLE_PHASES = frozenset({Phase.QUEUED, Phase.RUNNING, Phase.PAUSING, Phase.CANCELLING})
-"""A run in one of these phases needs a driver; in any other it is only in the store."""
+"""A run in one of these phases needs a driver. In any other it is only in the store, except a
+halted run until its worker has stopped the calls in flight."""
 
 RESTING_PHASES = frozenset(Phase) - DRIVABLE_PHASES
-"""Phases in which nothing happens before a control or a timer."""
+"""Phases that a run leaves only by a control or a timer."""
 
 TERMINAL_PHASES = frozenset({Phase.CANCELLED, Phase.COMPLETED})
 """A failed run is not among them: it can be resumed."""
@@ -61,6 +62,7 @@ Urgency = Literal["now", "next", "later"]
 
 RedirectTiming = Literal["next_step", "now"]
 UndoSet = Literal["in_flight", "all"]
+"""The calls that a cancel undoes: those whose outcome was not certain, or all."""
 CleanupAction = Literal["undo", "release"]
 WorkKind = Literal["call", "undo", "release", "check"]
 """The work that a worker does for a call: the call itself, or one of its tool's hooks."""
@@ -182,7 +184,7 @@ class Traits(Value, kw_only=True):
 
     effect: Effect = Effect.ONCE
     undo: bool = False  # has an undo hook
-    undo_unknown: bool = True  # its undo is safe for a call that may not have happened
+    undo_unknown: bool = True  # its undo is safe for an aborted or unknown call
     release: bool = False  # has a release hook for a resource that the call holds
     check: bool = False  # has a hook that finds out whether a call took effect
     approve: ApprovalMode = ""

@@ -15,8 +15,9 @@ are never journaled.
 
 Invariants: no call is made before its start is journaled under a live lease. No outcome is lost
 while the process lives: it is journaled, or recorded as late. An error of user code ends its
-call and nothing else. No call of user code holds up a run that is cancelled for longer than its
-grace (a blocking tool: until its killed process has ended), and none holds up another run.
+call and nothing else. No call holds up a run that is cancelled for longer than its grace (a
+blocking tool: until its killed process has ended, 5 s at most), and none holds up another run.
+An undo or a release has a time limit of its own; in a thread it cannot be stopped.
 
 A child run has no such limit: its parent waits until the child has stopped its own calls, each
 within its grace, and has undone them. If the child's worker is gone, another worker takes the

@@ -21,8 +21,8 @@ the scope of the call at once and starts `_watch_grace` beside it:
 - After all of it, a run that is being cancelled, or given back at shutdown, stops waiting, and
   so does a run whose call has exceeded its own `timeout` (`NO_WAIT_REASONS`). The dispatcher
   abandons the call: it submits `CallUnknown` in its place, and the call may run on. For a
-  blocking tool it first waits until the killed process has ended. A run that is being paused,
-  redirected or halted keeps waiting: it must not say *paused* while a call runs.
+  blocking tool it first waits, 5 s at most, until the killed process has ended. A run that is
+  being paused, redirected or halted keeps waiting: it must not say *paused* while a call runs.
 - A child run is not stopped by a grace. It gets the control in its own journal, and the call
   waits until the child rests (`child_runs`).
 
@@ -579,7 +579,8 @@ class CallDispatcher:
             Delta(run=self._run_id, call=call, kind="not_responding")
         )
         # The process of a blocking tool is killed at the end of the same grace. Wait until it
-        # has ended: an undo must not run beside it.
+        # has ended: an undo must not run beside it. Beside async code or a thread that does not
+        # stop, an undo does run: a cancel cannot wait for ever.
         if await _ends_within(half + in_flight.kill_time_s, in_flight, wait_ended):
             return
         if reason not in NO_WAIT_REASONS or in_flight.abandoned or self._is_closed:

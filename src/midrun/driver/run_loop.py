@@ -30,8 +30,8 @@ with its key. So the cancel continues at step 5, and ends with the same entry. I
 before step 1 is stored, there is no cancel: the sender has no receipt, and can send the control
 again with the same request id.
 
-**A pause** takes steps 1 to 4 as well. It aborts a tool only with `now=True`, or if the tool
-has saved its progress; it waits for other tools, and for those that do not stop. Then
+**A pause** takes steps 1 to 3. It aborts a tool only with `now=True`, or if the tool has saved
+its progress. It waits for the end of other tools, and of those that do not stop. Then
 `RunPaused` is appended together with the last outcome.
 """
 
@@ -114,7 +114,7 @@ class RunLoop:
         self._context = context
         self._agent = agent
         self._run_id = state.run
-        self._wakeup = Wakeup()
+        self._wakeup = Wakeup()  # set for each piece of news; a wait resets it
         self._dispatcher = CallDispatcher(context, agent, state.run, self._wakeup)
         self._suspects = SuspectCalls(context.suspect_gate, state.run, self._wakeup)
         take_lease = TakeLease(

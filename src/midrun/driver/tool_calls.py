@@ -14,8 +14,9 @@ outcome the journal gets. The question is always the same: *may the call have ta
 | timed out | failed, or aborted with cleanup | aborted |
 | timed out and does not stop | failed, or aborted with cleanup | unknown |
 
-An aborted call may have taken effect and is undone like a call that was done. An unknown call
-is settled by its check or by a person.
+An aborted call may have taken effect. It is undone like a call that was done, unless its undo
+is unsafe for a call that may not have happened (`undo_unknown=False`); then it is residue. An
+unknown call is settled by its check or by a person.
 """
 
 from collections.abc import Sequence
@@ -100,8 +101,8 @@ async def call_tool(
     except BadArguments as error:  # an approver edited them, or the tool changed
         failed = CallFailed(call=call.id, error=str(error), code="bad_arguments")
         return CloseCall(epoch=epoch, outcome=failed)
-    has_hooks = agent.before_tool is not None or agent.after_tool is not None
-    hooks = _AgentHooks(context, agent, tool, in_flight, state) if has_hooks else None
+    has_agent_hooks = agent.before_tool is not None or agent.after_tool is not None
+    hooks = _AgentHooks(context, agent, tool, in_flight, state) if has_agent_hooks else None
     refusal = None if hooks is None else await hooks.run_before()
     if refusal is not None:
         return CloseCall(epoch=epoch, outcome=refusal)
@@ -375,14 +376,14 @@ async def run_cleanup(
     problem = f"it took too long and did not stop, so this {action} may still be at work"
     failed = UndoFailed(call=call.id, action=action, error=problem, final=True)
     in_flight.overdue_input = CloseCleanup(epoch=state.epoch, outcome=failed)
-    end = await _run_hook(context, agent, in_flight, state, action)
+    end = await _run_tool_hook(context, agent, in_flight, state, action)
     # The result of an undo is not used. `NOT_DONE` says something only as the result of a
     # check.
     if isinstance(end, Returned | NotDone):
         return UndoDone(call=call.id, action=action)
     if in_flight.stop_reason and (isinstance(end, Stopped) or may_result_from_stop(end)):
-        # Only a shutdown stops an undo. The next worker makes it again, with the same
-        # idempotency key; this attempt must not count as a failed one.
+        # Only a shutdown or a lost lease stops an undo. The next worker makes it again, with
+        # the same idempotency key; this attempt must not count as a failed one.
         return UndoUnknown(call=call.id, action=action)
     retry_time = compute_retry_at(
         context.clock(), in_flight.attempt, chance=context.random_unit()
@@ -412,7 +413,7 @@ async def run_check(
     attempt = 0
     while True:
         attempt += 1
-        end = await _run_hook(context, agent, in_flight, state, "check")
+        end = await _run_tool_hook(context, agent, in_flight, state, "check")
         if isinstance(end, Returned | NotDone):
             # A check says that the call happened by returning its result, which may be None.
             happened = isinstance(end, Returned)
@@ -438,7 +439,7 @@ async def _wait_for_backoff(
         )
 
 
-async def _run_hook(
+async def _run_tool_hook(
     context: DriverContext, agent: Agent, in_flight: InFlightCall, state: State, name: str
 ) -> FunctionEnd:
     """Run the hook `name`; return its end."""

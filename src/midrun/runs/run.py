@@ -190,7 +190,7 @@ class Run:
         hold: timedelta | None = None,
         **options: Unpack[ControlOptions],
     ) -> Receipt:
-        """Pause the run at the next step boundary, or at once with `now`.
+        """Pause the run as soon as nothing is in flight; with `now`, abort calls.
 
         A model reply in progress is cut off, and its text so far is kept. A tool call finishes
         first, unless it has saved its progress with `call.save`; with `now`, tool calls are
@@ -198,12 +198,13 @@ class Run:
         while a call is still in flight.
 
         Args:
-            now: Abort tool calls in flight. They have the agent's `grace` to stop.
+            now: Abort tool calls in flight. If a call does not stop within the agent's `grace`,
+                the run stays *pausing* until the call ends or `force_pause` is called.
             hold: Resume automatically after this time.
         """
         until = None
         if hold is not None:
-            until = add_micros(self._service.now(), validation.convert_duration("hold", hold))
+            until = add_micros(self._service.now(), validation.convert_to_micros("hold", hold))
         return await self._submit(c.Pause(now=now, until=until, **make_control_fields(options)))
 
     async def resume(
@@ -587,7 +588,7 @@ class Run:
         until = None
         if expires is not None:
             until = add_micros(
-                self._service.now(), validation.convert_duration("expires", expires)
+                self._service.now(), validation.convert_to_micros("expires", expires)
             )
         return await self._service.make_checkpoint(await self._load_state(), expires=until)
 

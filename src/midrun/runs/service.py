@@ -204,7 +204,7 @@ class RunService:
             if isinstance(control, Approve) and control.args is not None:
                 await self._check_edited_args(state, control)
             control = await redact_control(self._secrets, state, control)
-            control = self._add_title(state, control)
+            control = self._add_call_title(state, control)
             bodies = None
             if files and isinstance(control, c.Resume | c.Redirect | c.Say | c.Answer):
                 files = [await redact_file(self._secrets, run, file) for file in files]
@@ -271,7 +271,7 @@ class RunService:
         self.change_notifier.check_loop()
         state = self.find_live_state(run) or await load_run_state(self.store, run)
         controls = [
-            self._add_title(state, await redact_control(self._secrets, state, one))
+            self._add_call_title(state, await redact_control(self._secrets, state, one))
             for one in controls
         ]
         every = await append_inputs(self.store, state, controls, self.now)
@@ -279,7 +279,7 @@ class RunService:
             make_receipt(control, result)
         self.wake_worker(run, every[-1].after)
 
-    def _add_title(self, state: State, control: Control) -> Control:
+    def _add_call_title(self, state: State, control: Control) -> Control:
         """Add the title to a redacted control that sets the arguments of a call.
 
         Without the agent in this process, the call gets the default title.

@@ -199,7 +199,7 @@ def check_traceparent(value: object) -> str:
     return check_text("trace", value)
 
 
-def convert_duration(name: str, value: object) -> float:
+def convert_to_micros(name: str, value: object) -> float:
     """Return a positive timedelta in microseconds.
 
     Raises:

@@ -43,8 +43,9 @@ class Receipt(Value, kw_only=True):
     Attributes:
         seq: The position of the control's entry in the journal; `withdraw` takes it.
         phase: The phase of the run after the control.
-        applied: False while the control waits for a step boundary: a pause while a call
-            finishes, a redirect or a message that the agent has not read yet.
+        applied: False while the control waits: a pause while a call is in flight, a redirect
+            or a message that the agent has not read yet. A cancel is applied when the run is
+            *cancelling*; its calls may still be in flight.
         already: The name of the state that the run was already in; None if the control changed
             something.
         by: The actor of the control; if `already` is set, the actor who asked first.

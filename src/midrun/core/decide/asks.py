@@ -6,7 +6,7 @@ handlers pass their entries through `add_wakeup`.
 """
 
 from midrun.core.controls import Answer, Approve, Decline
-from midrun.core.decide.lifecycle import add_wakeup, make_actor_fields, make_request_fields
+from midrun.core.decide.lifecycle import add_wakeup, make_followup_fields, make_request_fields
 from midrun.core.driver_inputs import AskPerson, CloseChildAsk
 from midrun.core.entries import AskAnswered, AskClosed, AskOpened, CallSettled, Entry, RunWoken
 from midrun.core.evolve.asks import is_edit_under_four_eyes
@@ -65,7 +65,7 @@ def answer(state: State, control: Answer, now: Micros) -> Verdict:
     # An answer to "did the call take effect?" needs a second entry: `CallSettled` is also what
     # a check of the tool appends, so the state has one way to settle a call.
     settled = CallSettled(
-        call=ask.call, happened=HAPPENED_BY_ANSWER[outcome], **make_actor_fields(control)
+        call=ask.call, happened=HAPPENED_BY_ANSWER[outcome], **make_followup_fields(control)
     )
     return accept(*add_wakeup(state, (answered, settled), "answered"))
 

@@ -1,9 +1,9 @@
 """Decide on controls that stop or steer a run: pause, resume, redirect, cancel, halt.
 
-A request and its effect are two entries (`PauseRequested`, then `RunPaused`). If a worker
-drives the run, the handler appends only the request, and the worker appends the effect when
-nothing is in flight. If no worker drives the run, nothing is in flight, and the handler
-appends both at once.
+A request and its fulfilment are two entries (`PauseRequested`, then `RunPaused`). If a worker
+drives the run, the handler appends only the request, and the worker appends the fulfilment when
+nothing is in flight. If no worker drives the run, nothing is in flight, and the handler appends
+both at once, unless a cancel leaves calls to undo or release: a worker must take the run first.
 """
 
 from midrun.core import journaled_text
@@ -23,7 +23,7 @@ from midrun.core.controls import (
 from midrun.core.decide.lifecycle import (
     add_waiting,
     add_wakeup,
-    make_actor_fields,
+    make_followup_fields,
     make_request_fields,
 )
 from midrun.core.driver_inputs import TakeBack
@@ -102,7 +102,7 @@ def resume(state: State, control: Resume, _: Micros) -> Verdict:
     if control.caps:
         if (problem := find_cap_refusal(state, control.caps)) is not None:
             return problem
-        raising = (CapRaised(caps=control.caps, **make_actor_fields(control)),)
+        raising = (CapRaised(caps=control.caps, **make_followup_fields(control)),)
     # Check the state with the raised caps: one of them may be the reason for the pause.
     if (problem := _find_resume_refusal(apply_entries(state, raising))) is not None:
         return problem
@@ -111,7 +111,9 @@ def resume(state: State, control: Resume, _: Micros) -> Verdict:
         if control.instruction:
             entries += (
                 RedirectRequested(
-                    text=control.instruction, files=control.files, **make_actor_fields(control)
+                    text=control.instruction,
+                    files=control.files,
+                    **make_followup_fields(control),
                 ),
             )
         return accept(*entries)
@@ -165,7 +167,7 @@ def redirect(state: State, control: Redirect, _: Micros) -> Verdict:
     if state.phase in {Phase.PAUSED, Phase.FAILED}:
         if (problem := _find_resume_refusal(state)) is not None:
             return problem
-        return accept(*entries, RunResumed(**make_actor_fields(control)))
+        return accept(*entries, RunResumed(**make_followup_fields(control)))
     if state.phase is Phase.WAITING:
         return accept(*entries, RunWoken(why="redirected"))
     return accept(*entries)

@@ -12,7 +12,7 @@ from midrun.core.controls import DropFrame, HandBack, ResumeFrame, Say, TakeOver
 from midrun.core.decide.lifecycle import (
     add_waiting,
     add_wakeup,
-    make_actor_fields,
+    make_followup_fields,
     make_request_fields,
 )
 from midrun.core.entries import (
@@ -90,7 +90,7 @@ def drop_frame(state: State, control: DropFrame, _: Micros) -> Verdict:
             **make_request_fields(control),
         ),
         *(
-            AskClosed(ask=ask.id, why="superseded", **make_actor_fields(control))
+            AskClosed(ask=ask.id, why="superseded", **make_followup_fields(control))
             for ask in asks
         ),
         # Closing an ask also seals its call, except for "unsure" asks: such a call stays
@@ -122,7 +122,7 @@ def take_over(state: State, control: TakeOver, _: Micros) -> Verdict:
     # As with a pause: a run that a worker drives has to stop first. In the other phases no
     # worker has the run, so the pause is recorded at once.
     taken = TakenOver(**make_request_fields(control))
-    request = PauseRequested(why="taken_over", **make_actor_fields(control))
+    request = PauseRequested(why="taken_over", **make_followup_fields(control))
     match state.phase:
         case Phase.PAUSED:
             return accept(taken)
@@ -160,6 +160,6 @@ def hand_back(state: State, control: HandBack, _: Micros) -> Verdict:
     plus = journaled_text.shorten_to_line(control.instruction)
     minus = journaled_text.format_upcoming(state, state.plan) if plus else ""
     resumed = RunResumed(
-        instruction=control.instruction, minus=minus, plus=plus, **make_actor_fields(control)
+        instruction=control.instruction, minus=minus, plus=plus, **make_followup_fields(control)
     )
     return accept(*add_waiting(state, (HandedBack(**make_request_fields(control)), resumed)))

@@ -61,14 +61,14 @@ class RequestFields(ActorFields):
 def make_request_fields(control: Control) -> RequestFields:
     """Return the fields of the entry that records `control` itself."""
     return RequestFields(
-        **make_actor_fields(control),
+        **make_followup_fields(control),
         request_id=control.request_id,
         digest=compute_digest(control) if control.request_id else "",
         reason=control.reason,
     )
 
 
-def make_actor_fields(control: Control) -> ActorFields:
+def make_followup_fields(control: Control) -> ActorFields:
     """Return the fields of an entry that only follows from `control`."""
     return ActorFields(by=control.by.name, role=control.by.role)
 

@@ -331,7 +331,10 @@ def _count_tool_retry(state: State, call: CallState) -> State:
 
 
 def call_aborted(state: State, entry: CallAborted) -> State:
-    """Record a stopped attempt; retry it if that is safe and no redirect is pending."""
+    """Record a stopped attempt; it may be retried if that is safe.
+
+    A redirect that applies now replaces the call, and a cancel closes it without a retry.
+    """
     call = get_call(state, entry.call)
     # A model call is not retried as such: after the pause the scheduler starts a new step.
     # A call with saved progress continues from there, so it is safe to start again.

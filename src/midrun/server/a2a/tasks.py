@@ -84,7 +84,7 @@ def make_card(
         about = agent.summary or about
     pause = AgentExtension(
         uri=PAUSE_EXTENSION_URI,
-        description=f"{PAUSE_METHOD} {{id}}: stop at the next boundary, keeping everything.",
+        description=f"{PAUSE_METHOD} {{id}}: pause when no call is in flight.",
     )
     skill = AgentSkill(id=agent.name, name=agent.name, description=about, tags=["midrun"])
     return AgentCard(

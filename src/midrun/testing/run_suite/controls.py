@@ -65,6 +65,8 @@ class ControlTests(RunSuiteFixtures):
         with pytest.raises(Misconfigured):
             await run.pause(hold=timedelta(0), actor=OLGA)
         await run.pause(now=True, hold=timedelta(milliseconds=50), actor=OLGA)
+        # If the worker is slow, the pause expires before it has aborted the call.
+        stage.gate("a").set()
         assert (await run.until("completed")).output == "Done."
 
     async def test_a_pause_that_pends_is_withdrawn_by_a_resume(
