@@ -60,6 +60,7 @@ async def test_a_refund_that_was_tampered_with_is_not_paid(tmp_path: Path) -> No
     assert b"Refunded" not in failure.value.stdout
 
 
+@pytest.mark.slow
 async def test_a_pydantic_ai_agent_is_approved_resumed_and_cancelled(tmp_path: Path) -> None:
     """The agent is the one of the documentation of Pydantic AI, unchanged."""
     out = await run_example(tmp_path, "hosts/pydantic_ai_agent.py")
@@ -73,6 +74,7 @@ async def test_a_pydantic_ai_agent_is_approved_resumed_and_cancelled(tmp_path: P
     ]
 
 
+@pytest.mark.slow
 async def test_a_langchain_agent_is_approved_and_redirected(tmp_path: Path) -> None:
     """The agent is the one of the quick start of LangChain, unchanged."""
     out = await run_example(tmp_path, "hosts/langchain_agent.py")
@@ -84,6 +86,7 @@ async def test_a_langchain_agent_is_approved_and_redirected(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.slow
 async def test_a_strands_agent_is_approved_and_redirected(tmp_path: Path) -> None:
     """The agent is the one of the quick start of Strands Agents, unchanged."""
     out = await run_example(tmp_path, "hosts/strands_agent.py")
@@ -95,6 +98,7 @@ async def test_a_strands_agent_is_approved_and_redirected(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.slow
 async def test_an_adk_agent_is_approved_and_redirected(tmp_path: Path) -> None:
     """The agent is the one of the quick start of Google ADK, unchanged."""
     out = await run_example(tmp_path, "hosts/adk_agent.py")
@@ -106,6 +110,7 @@ async def test_an_adk_agent_is_approved_and_redirected(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_tutors_of_the_openai_agents_sdk_hand_off_and_are_approved(
     tmp_path: Path,
 ) -> None:

@@ -306,6 +306,7 @@ async def test_a_listener_that_left_and_returned_is_a_new_listener(
     sender.close()
 
 
+@pytest.mark.slow
 async def test_a_relay_survives_a_restart_of_the_server(
     store: PostgresStore, url: str, open_store_at: OpenStore, postgres: Postgres
 ) -> None:
