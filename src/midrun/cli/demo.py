@@ -101,7 +101,7 @@ async def _show_in_terminal(demo_config: Demo, on_opened: OnOpened, out: Command
 
 def _describe_after_leaving(view: RunView) -> str:
     """Describe a run that this process no longer drives, and how to continue it."""
-    at = f" ({view.position})" if view.position else ""
+    at = _format_place(view)
     again = hints.format_demo_command("--terminal")
     if view.phase not in DRIVABLE_PHASES:
         return f"The run is {view.phase}{at}; `{again}` shows it again."
@@ -111,11 +111,15 @@ def _describe_after_leaving(view: RunView) -> str:
     return f"No worker drives the run now: it waits{at}. `{again}` continues it."
 
 
+def _format_place(view: RunView) -> str:
+    return f" ({view.position})" if view.position else ""
+
+
 def _build_greeting(
     demo_config: Demo, link: str, found_phase: str, view: RunView, model: str
 ) -> str:
     """Return the text that is printed when the demo starts."""
-    run = f"found again, {found_phase} ({view.position})" if found_phase else "started"
+    run = f"found again, {found_phase}{_format_place(view)}" if found_phase else "started"
     lines = [
         "An agent reads the notes of a small town and writes a briefing.",
         "Interrupt it at any time.",
