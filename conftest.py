@@ -4,7 +4,7 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
@@ -66,7 +66,6 @@ def pytest_configure(config: pytest.Config) -> None:
     This is no fixture: some modules copy the environment when they are imported, and the pages
     of the documentation have no fixtures.
     """
-    gc.disable()  # until the tests are collected; see `pytest_collection_finish`
     # The shell of a script starts background jobs with SIGINT ignored. All processes that the
     # tests start would inherit that, and a test that interrupts one of them would not end.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -88,13 +87,18 @@ def pytest_configure(config: pytest.Config) -> None:
     vars(uvicorn.server)["asyncio"] = quick_asyncio
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
     """Keep the garbage collector away from the imported modules and the collected tests.
 
     These are a million objects that live until the end. A full collection would visit them all.
     """
-    gc.freeze()
-    gc.enable()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

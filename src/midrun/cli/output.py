@@ -60,8 +60,8 @@ def format_count(number: int) -> str:
     return str(number)
 
 
-PROGRESS_COLUMNS: Final = 17
-WIDE_ROW_MIN_COLUMNS: Final = 106
+PROGRESS_COLUMNS: Final = 19
+WIDE_ROW_MIN_COLUMNS: Final = 108
 """Terminal width from which a row also shows the progress, the time at work and the cost."""
 
 SHORT_ID_MIN_CHARS: Final = 6

@@ -368,7 +368,10 @@ class RunFailed(EntryBase, kw_only=True):
 
 
 class PauseRequested(RequestEntry, kw_only=True):
-    """The run starts no further call, and pauses when none is in flight; or now."""
+    """The run is to start no further call, and to pause when none is in flight.
+
+    With `now`, calls in flight are aborted.
+    """
 
     now: bool = False
     why: PauseReason = "user"

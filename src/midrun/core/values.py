@@ -40,7 +40,7 @@ DRIVABLE_PHASES = frozenset({Phase.QUEUED, Phase.RUNNING, Phase.PAUSING, Phase.C
 halted run until its worker has stopped the calls in flight."""
 
 RESTING_PHASES = frozenset(Phase) - DRIVABLE_PHASES
-"""Phases that a run leaves only by a control or a timer."""
+"""Phases that a run leaves only by a control, a timer, or news of one of its calls."""
 
 TERMINAL_PHASES = frozenset({Phase.CANCELLED, Phase.COMPLETED})
 """A failed run is not among them: it can be resumed."""

@@ -187,6 +187,7 @@ class FollowerWorker:
         self._first_queue = DeliveryQueue(slots=anyio.Semaphore(FIRST_ATTEMPTS_MAX_CONCURRENT))
         self._retry_queue = DeliveryQueue(slots=anyio.Semaphore(RETRIES_MAX_CONCURRENT))
         self._next_scan_at = 0.0
+        self._are_more_behind = False  # undelivered runs that are neither noted nor in a queue
         self._is_leader = False
         self._working_interval_s = (
             follower.working_interval_s if isinstance(follower, FollowsWorkingRuns) else None
@@ -221,10 +222,10 @@ class FollowerWorker:
     def _note_change(self, change: Change) -> None:
         if not change.run:  # a halt; halts are not delivered
             return
-        if len(self._changed) < DELIVERY_QUEUE_MAX_RUNS:
+        if change.run in self._changed or len(self._changed) < DELIVERY_QUEUE_MAX_RUNS:
             self._changed.add(change.run)
         else:
-            self._next_scan_at = 0.0  # the scan of the next pass finds this run
+            self._are_more_behind = True
         self._wakeup.set()
 
     async def _acquire_leadership(self) -> None:
@@ -254,9 +255,11 @@ class FollowerWorker:
         # new set and are handled by the next pass.
         candidates = self._changed
         self._changed = set()
-        if now >= self._next_scan_at:
+        is_scan_due = now >= self._next_scan_at
+        if is_scan_due:
             self._next_scan_at = now + SCAN_INTERVAL_S
             await self._acquire_leadership()
+        if is_scan_due or self._must_scan_early:
             candidates |= await self._scan_undelivered()
         if not self._is_leader:
             return
@@ -271,7 +274,7 @@ class FollowerWorker:
         self._enqueue(tasks, self._retry_queue, due)
         self._changed |= still_queued | set(overflow[:DELIVERY_QUEUE_MAX_RUNS])
         if len(overflow) > DELIVERY_QUEUE_MAX_RUNS:
-            self._next_scan_at = 0.0  # the scan of the next pass finds the rest
+            self._are_more_behind = True
 
     def _enqueue(
         self, tasks: TaskGroup, queue: "DeliveryQueue", runs: Sequence[RunId]
@@ -292,6 +295,7 @@ class FollowerWorker:
     async def _scan_undelivered(self) -> set[RunId]:
         if not self._is_leader:
             return set()
+        self._are_more_behind = False
         try:
             # The store returns the runs that have waited longest first. Those that wait for a
             # retry or are in a queue come back in every scan; the limit leaves room for others.
@@ -299,13 +303,21 @@ class FollowerWorker:
             behind = await self._cursors.list_behind(self._follower.name, limit=limit)
         except StoreError as error:
             log.warning("%s: cannot scan for undelivered runs: %s", self._follower.name, error)
-            return set()
+            return set()  # the next full scan finds them
         if len(behind) == limit:
-            self._next_scan_at = 0.0  # there may be more: scan again in the next pass
+            self._are_more_behind = True
         return {cursor.run for cursor in behind}
+
+    @property
+    def _must_scan_early(self) -> bool:
+        """Whether more runs are behind, and the queue has room for some of them."""
+        has_room = len(self._first_queue.runs) < DELIVERY_QUEUE_MAX_RUNS
+        return self._is_leader and self._are_more_behind and has_room
 
     def _compute_wait_s(self) -> float:
         """Return the seconds until the next scan or retry is due."""
+        if self._must_scan_early:
+            return 0.0
         if not self._is_leader:
             return max(0.0, self._next_scan_at - anyio.current_time())
         busy, due = self._queued_runs, self._next_scan_at

@@ -1,6 +1,7 @@
 """`HostedAgent`: an agent of another framework as an `Agent`; declared traits and context."""
 
 import asyncio
+import logging
 import re
 from collections.abc import (
     AsyncGenerator,
@@ -56,7 +57,11 @@ IDLE_TIMEOUT_S: Final = 120.0
 """Seconds to wait for the next event of a framework during a model call."""
 
 CANCEL_AGAIN_AFTER_S: Final = 1.0
-"""Seconds until a cancellation is repeated for the first time; then twice as long each time."""
+CANCEL_AGAIN_MAX_S: Final = 5.0
+"""Seconds until a cancellation is repeated; each wait is twice as long as the one before."""
+
+CLOSE_TIMEOUT_S: Final = 10.0
+"""Seconds to wait until a framework has closed a model call that no control has stopped."""
 
 SERVER_ERROR: Final = 500
 TRANSIENT_STATUS: Final = {408: "timeout", 409: "server_error", 429: "rate_limited"}
@@ -64,6 +69,9 @@ TRANSIENT_STATUS: Final = {408: "timeout", 409: "server_error", 429: "rate_limit
 
 LOST_CONNECTION: Final = re.compile("Connection|Connect|Timeout|ProtocolError|ReadError")
 """Names of exceptions by which SDKs report a lost connection; they share no base class."""
+
+
+log = logging.getLogger("midrun.hosts")
 
 
 class ToolReportedError(Exception):
@@ -388,21 +396,34 @@ async def run_in_task(
                 return
             yield item
 
+    close_timeout_s: float | None = CLOSE_TIMEOUT_S
     try:
         yield take_items()
+    except asyncio.CancelledError:
+        # A control or a shutdown has stopped the call. There is no limit here: the dispatcher
+        # shows a call that does not stop, and abandons it as unknown if the run cannot wait.
+        close_timeout_s = None
+        raise
     finally:
-        # The order matters. First the cancellation reaches the place where the framework waits,
-        # then this waits until the connection is closed. A pause must not be reported before
-        # that. There is no limit here: the dispatcher shows a call that does not stop, and
-        # abandons it as unknown where the run cannot wait.
-        is_left, wait_s = True, CANCEL_AGAIN_AFTER_S
-        with anyio.CancelScope(shield=True):
-            while not task.done():
-                task.cancel()
-                await asyncio.wait([task], timeout=wait_s)
-                wait_s *= 2
-        if task.done() and not task.cancelled():
-            task.exception()  # seen: the reader has it, or has given up before it came
+        is_left = True
+        await _close_task(task, close_timeout_s)
+
+
+async def _close_task(task: asyncio.Task[None], timeout_s: float | None) -> None:
+    """Cancel `task`, and wait until it has ended; see `run_in_task`."""
+    # The order matters. First the cancellation reaches the place where the framework waits,
+    # then this waits until the connection is closed. A pause must not be reported before that.
+    wait_s = CANCEL_AGAIN_AFTER_S
+    with anyio.move_on_after(timeout_s, shield=True):
+        while not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=wait_s)
+            wait_s = min(2 * wait_s, CANCEL_AGAIN_MAX_S)
+    if not task.done():
+        text = "A framework did not close its model call within %g s. It may still act."
+        log.warning(text, timeout_s)
+    elif not task.cancelled():
+        task.exception()  # seen: the reader has it, or has given up before it came
 
 
 def raise_lost_cancellation() -> None:

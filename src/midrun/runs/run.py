@@ -199,7 +199,8 @@ class Run:
 
         Args:
             now: Abort tool calls in flight. If a call does not stop within the agent's `grace`,
-                the run stays *pausing* until the call ends or `force_pause` is called.
+                the run stays *pausing* until the call ends or its own `timeout` is over, or
+                until `force_pause` or `cancel` is called.
             hold: Resume automatically after this time.
         """
         until = None

@@ -104,20 +104,25 @@ def make_plan_rows(state: State) -> tuple[PlanRow, ...]:
 
 
 def format_progress(state: State) -> str:
-    """Return the progress of a run for people, or "" before its first turn.
+    """Return the progress of a run for people.
 
-    A run at work is at an item of its plan ("plan 4/7"); while a side question is answered,
-    that item is held ("held at plan 4/7"). A run at rest counts the items that are done
-    ("plan 3/7 done"). Without a plan, turns are counted ("turn 4", at the end "4 turns").
+    With a plan, the text has the current item ("plan 4/7"); while a side question is answered,
+    that item is held ("held at plan 4/7"). A run that is paused, completed or cancelled counts
+    the items that are done ("plan 3/7 done"). Without a plan, turns are counted ("turn 4", at
+    the end "4 turns"); before the first turn the text is empty.
     """
     position, steps = format_position(state.plan, state.meter.steps), state.meter.steps
-    if not any(item.state != "dropped" for item in state.plan):
+    counted = [item.state for item in state.plan if item.state != "dropped"]
+    if not counted:
         if state.phase in TERMINAL_PHASES and steps:
             return f"{steps} turn{'' if steps == 1 else 's'}"
         return position if steps else ""
     if state.phase in TERMINAL_PHASES or state.phase is Phase.PAUSED:
-        styles = [row.style for row in make_plan_rows(state) if row.style != "dropped"]
-        return f"plan {styles.count('done')}/{len(styles)} done"
+        done = counted.count("done")
+        # Only the rows tell which items were undone. They are slow to make for a long run.
+        if any(call.undo.stage == "done" for call in state.calls):
+            done = sum(row.style == "done" for row in make_plan_rows(state))
+        return f"plan {done}/{len(counted)} done"
     return f"held at {position}" if _is_plan_held(state) else position
 
 
@@ -139,11 +144,12 @@ def _choose_item_style(
     over = state.phase in {Phase.CANCELLED, Phase.COMPLETED, Phase.CANCELLING}
     if not is_current or (item.state == "queued" and over):
         return "not_started" if over else "queued"
-    at_work: StepStyle = "held" if _is_plan_held(state) else "running"
+    if not over and _is_plan_held(state):
+        return "held"
     styles: dict[Phase, StepStyle] = {
         Phase.QUEUED: "queued",
-        Phase.RUNNING: at_work,
-        Phase.PAUSING: at_work,
+        Phase.RUNNING: "running",
+        Phase.PAUSING: "running",
         Phase.WAITING: "needs_you",
         Phase.CANCELLING: "running" if state.in_flight else "stopped",
         Phase.CANCELLED: "stopped",

@@ -76,6 +76,9 @@ _SEALED_TEXTS: Final = {
     "outcome unknown, and not made again": "is not retried, and its outcome is unknown",
 }
 CHECK_ACTOR_PREFIX: Final = "check:"
+NAMED_MAX: Final = 10
+"""Maximum number of calls that a sentence about a reply names."""
+
 _ACTION_VERBS: Final = {"undo": ("undo", "undid"), "release": ("release", "released")}
 
 
@@ -154,33 +157,34 @@ def _format_reply(call: CallState, reply: Reply) -> str:
     # The refusal of the output tool names the problem; a text that is no output does not.
     invalid = "" if reply.uses else flatten(reply.invalid_output)
     said += f", which is not a valid output ({invalid})" if invalid else ""
-    ungated = _count_names(reply.ungated)
-    used = f"used {join_names(ungated)} at the provider" if ungated else ""
+    ungated = Counter(reply.ungated)
+    used = f"used {_join_counted(ungated)} at the provider" if ungated else ""
     parts = list(filter(None, (used, said, wants, cannot)))
     return join_names(parts) if parts else "said nothing"
 
 
 def _list_intents(uses: Iterable[RequestedCall]) -> list[str]:
     """Return what a reply requests, as verbs with objects: "make the call “Pay Ann”"."""
-    intents: dict[str, list[str]] = {}
+    counts: dict[str, Counter[str]] = {}
     for use in uses:
         if is_described_elsewhere(use):
-            intents.setdefault("update its plan" if use.tool == "plan" else "ask a person", [])
+            verb, name = ("update its plan" if use.tool == "plan" else "ask a person"), ""
         elif use.title:
-            intents.setdefault("make the call", []).append(quote_title(use.title))
+            verb, name = "make the call", quote_title(use.title)
         else:
-            intents.setdefault("call", []).append(use.tool)
-    if len(titles := intents.get("make the call", [])) > 1:
-        intents["make the calls"] = titles
-        del intents["make the call"]
-    return [
-        f"{verb} {join_names(_count_names(names))}" if names else verb
-        for verb, names in intents.items()
-    ]
+            verb, name = "call", use.tool
+        counts.setdefault(verb, Counter())[name] += 1
+    if len(titles := counts.get("make the call", Counter())) > 1:
+        counts["make the calls"] = titles
+        del counts["make the call"]
+    return [f"{verb} {_join_counted(names)}".rstrip() for verb, names in counts.items()]
 
 
-def _count_names(names: Iterable[str]) -> list[str]:
-    return [name if n == 1 else f"{name} {n} times" for name, n in Counter(names).items()]
+def _join_counted(names: Counter[str]) -> str:
+    """Join names: "a, b 2 times and 3 more"."""
+    every = [name if n == 1 else f"{name} {n} times".lstrip() for name, n in names.items()]
+    more = len(every) - NAMED_MAX
+    return join_names([*every[:NAMED_MAX], f"{more} more"] if more > 0 else every)
 
 
 def _describe_call_failed(entry: e.CallFailed, _: State, after: State) -> Clause:

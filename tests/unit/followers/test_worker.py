@@ -60,9 +60,16 @@ def small_queue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_queue")
 async def test_more_changed_runs_than_are_noted_are_found_by_the_next_pass(
-    path: Path, receiver: Receiver
+    path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then, they would wait for a full scan."""
+    """They do not wait for the next full scan, and the leadership is renewed only by time."""
+    acquire, acquired = FollowerWorker._acquire_leadership, list[object]()
+
+    async def count(worker: FollowerWorker) -> None:
+        acquired.append(worker)
+        await acquire(worker)
+
+    monkeypatch.setattr(FollowerWorker, "_acquire_leadership", count)
     agent = ControllableTools().agent("Done.")
     async with (
         Midrun(f"sqlite:///{path}", agents=[agent]) as midrun,
@@ -70,6 +77,7 @@ async def test_more_changed_runs_than_are_noted_are_found_by_the_next_pass(
     ):
         runs = [await midrun.start(agent, "go") for _ in range(3 * QUEUE_MAX)]
         deliveries = await receiver.wait_for(len(runs))
+    assert len(acquired) == 2  # at the start, and by the first scan
     assert {str(each.data["run_id"]) for each in deliveries} == {run.id for run in runs}
 
 

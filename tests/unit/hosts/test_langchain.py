@@ -539,7 +539,7 @@ async def test_a_pause_waits_for_a_framework_that_ignores_cancellations(
 ) -> None:
     """As for a tool: until its end, the run is pausing, and the call is not responding."""
     monkeypatch.setattr(hosted_agent, "CANCEL_AGAIN_AFTER_S", 0.001)
-    begun, may_end, end_phases = anyio.Event(), anyio.Event(), list[str]()
+    begun, may_end, events = anyio.Event(), anyio.Event(), list[str]()
 
     class DeafModel(ScriptedChatModel):  # type: ignore[explicit-any]  # of its base
         async def _astream(
@@ -551,7 +551,7 @@ async def test_a_pause_waits_for_a_framework_that_ignores_cancellations(
             while not may_end.is_set():
                 with suppress(asyncio.CancelledError):
                     await may_end.wait()
-            end_phases.append((await run.view()).phase)
+            events.append("ended")
 
     model = DeafModel(script=lambda _: "", prompts=[])
     agent = host(create_agent(model, []), name="deaf", grace=timedelta(milliseconds=20))
@@ -564,10 +564,32 @@ async def test_a_pause_waits_for_a_framework_that_ignores_cancellations(
             while not view.in_flight[0].not_responding:
                 await anyio.sleep(0.01)
                 view = await run.view()
+            events.append(view.phase)
         finally:
             may_end.set()
         await run.until("paused")
-    assert end_phases == ["pausing"]
+        events.append("paused")
+    assert events == ["pausing", "ended", "paused"]
+
+
+async def test_a_framework_that_neither_answers_nor_stops_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No control has stopped the call, so the run does not wait for it without limit."""
+    monkeypatch.setattr(hosted_agent, "IDLE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(hosted_agent, "CLOSE_TIMEOUT_S", 0.01)
+    may_end = anyio.Event()
+
+    async def run(_: Callable[[str], None]) -> None:
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_end.wait()
+
+    with pytest.raises(TimeoutError):
+        async with hosted_agent.run_in_task(run) as items:
+            await anext(items)
+    may_end.set()
+    assert "did not close its model call" in caplog.text
 
 
 async def test_a_model_of_a_graph_that_loses_a_cancellation_stops_at_its_next_chunk() -> None:

@@ -3,10 +3,18 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from midrun.core.evolve import fold
 from midrun.core.state import State
-from midrun.runs.turns import TurnView, format_progress, list_changed_turns, list_turns
+from midrun.core.values import Phase
+from midrun.runs.turns import (
+    TurnView,
+    format_progress,
+    list_changed_turns,
+    list_turns,
+    make_plan_rows,
+)
 from tests.journals.test_golden_journals import STORED, read_journal
 from tools.golden.facts import RUN
 
@@ -51,3 +59,17 @@ def test_the_progress_is_the_current_item_and_at_rest_the_items_that_are_done(
         if (progress := format_progress(state)) != seen[-1]:
             seen.append(progress)
     assert "; ".join(seen[1:]) == shown
+
+
+@pytest.mark.parametrize(
+    "phase", [Phase.QUEUED, Phase.RUNNING, Phase.PAUSING, Phase.WAITING, Phase.FAILED]
+)
+def test_the_current_item_of_a_held_plan_is_held(phase: Phase) -> None:
+    """The run works on a side question, so the item neither runs nor waits for a person."""
+    state = State(run=RUN)
+    for record in read_journal(*(p for p in STORED if p.stem == "the_literature_synthesis")):
+        state = fold(RUN, [record], state)
+        if format_progress(state).startswith("held"):
+            break
+    rows = make_plan_rows(replace(state, phase=phase))
+    assert [row.style for row in rows].count("held") == 1

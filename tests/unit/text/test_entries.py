@@ -7,7 +7,7 @@ import pytest
 from midrun.core import entries as e
 from midrun.core.evolve import evolve
 from midrun.core.ids import CallId, Seq
-from midrun.core.values import Json, RequestedCall
+from midrun.core.values import Json, Reply, RequestedCall
 from midrun.driver.delta import Delta
 from midrun.runs.event_stream import EventBuilder
 from midrun.testing.scenario import LEASED_RUN, START_TIME, given
@@ -23,6 +23,37 @@ def test_calls_of_plan_and_ask_human_are_a_detail() -> None:
         started = e.CallStarted(call=CallId("c2"), call_kind="tool", attempt=1, seen=state.seq)
         tones[tool] = describe_entry(started, state, evolve(state, started, state.at)).tone
     assert tones == {"plan": "detail", "ask_human": "detail", "look": "work"}
+
+
+@pytest.mark.parametrize(
+    ("uses", "sentence"),
+    [
+        ([("ask_human", ""), ("ask_human", "")], "ask a person 2 times"),
+        ([("mail", "Mail Ann"), ("mail", "Mail Ann")], "make the call “Mail Ann” 2 times"),
+        (
+            [("mail", "Mail Ann"), ("look", ""), ("mail", "Mail Bob")],
+            "call look and make the calls “Mail Ann” and “Mail Bob”",
+        ),
+        (
+            [(f"tool_{n}", "") for n in range(12)],
+            f"call {', '.join(f'tool_{n}' for n in range(10))} and 2 more",
+        ),
+    ],
+)
+def test_a_reply_names_its_calls_by_their_titles(
+    uses: list[tuple[str, str]], sentence: str
+) -> None:
+    """Equal calls are counted, and of many calls only the first are named."""
+    args: Json = {"question": "?"}
+    reply = Reply(
+        uses=tuple(RequestedCall(tool=tool, args=args, title=title) for tool, title in uses)
+    )
+    done = e.CallDone(call=CallId("c1"), reply=reply)
+    run = given(*LEASED_RUN).after(
+        e.CallStarted(call=CallId("c1"), call_kind="model", attempt=1, seen=Seq(2))
+    )
+    told = describe_entry(done, run.state, evolve(run.state, done, run.state.at)).sentence
+    assert told == f"the agent wants to {sentence}"
 
 
 def test_only_a_failure_before_the_last_attempt_is_told_as_retried() -> None:
