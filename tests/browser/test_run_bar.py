@@ -339,3 +339,22 @@ async def test_question_mark_shows_the_keys(harness: Harness, stage: Stage) -> N
     await expect(keys).to_have_count(0)
     await ui.page.get_by_role("button", name="Keys").click()
     await expect(keys).to_be_visible()
+
+
+@pytest.mark.parametrize("width", [1280, 1600])
+async def test_no_button_moves_when_the_plan_appears(
+    harness: Harness, stage: Stage, width: int
+) -> None:
+    """The plan is beside the transcript on a wide page."""
+    ui = await open_run_page(
+        harness, stage, [Use("slow", name="first")], [PLAN, Use("slow", name="work")], "Done."
+    )
+    await ui.page.set_viewport_size({"width": width, "height": 900})
+    await stage.start("first").wait()
+    await expect(ui.badge).to_contain_text("Running")
+    before = [await ui.button(name).bounding_box() for name in ("pause", "cancel")]
+    stage.gate("first").set()
+    await stage.start("work").wait()
+    await expect(ui.page.locator("midrun-plan")).to_be_visible()
+    assert [await ui.button(name).bounding_box() for name in ("pause", "cancel")] == before
+    stage.gate("work").set()

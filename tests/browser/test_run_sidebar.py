@@ -35,7 +35,7 @@ async def test_effects_are_listed(harness: Harness, stage: Stage) -> None:
     acts = [
         PLAN,
         Use("draft", name="memo"),
-        Use("quick", name="post"),
+        Use("quick", name="post " * 60),
         Use("lock", name="table"),
     ]
     ui = await open_run_page(harness, stage, acts, Use("slow", name="work"), "Done.")
@@ -46,6 +46,9 @@ async def test_effects_are_listed(harness: Harness, stage: Stage) -> None:
     await expect(effects.nth(1)).to_contain_text("cannot be undone")
     await expect(effects.nth(2)).to_contain_text("released when the run ends")
     await expect(effects.nth(3)).to_contain_text("in progress")
+    await effects.nth(1).locator("summary").click()
+    await expect(effects.nth(1)).to_contain_text("Only the beginning is shown")
+    await expect(effects.nth(1)).not_to_contain_text('{"')
 
 
 async def test_an_ended_run_lists_its_kept_and_released_effects(

@@ -18,7 +18,7 @@ import msgspec
 from midrun.agents.outcome import AskView
 from midrun.core.ids import MICROS_PER_SECOND, Micros
 from midrun.core.journaled_text import shorten_to_line
-from midrun.runs.values import CallView, OpenAsk, Receipt, RunView
+from midrun.runs.values import CallView, EffectView, OpenAsk, Receipt, RunView, StepStyle
 from midrun.text.buttons import Button
 from midrun.text.hidden_characters import escape_hidden, show_hidden
 from midrun.text.phrases import format_amount, format_arguments
@@ -363,6 +363,17 @@ def _describe_hosting(view: RunView) -> list[tuple[str, str]]:
     return [("hosted", f"from {view.framework}; {tools}"), ("guide", guide)]
 
 
+def _format_style(style: StepStyle) -> str:
+    """Return the state of a plan item in the words of the page."""
+    return "paused" if style == "held" else style.replace("_", " ")
+
+
+def _describe_cleanup(effect: EffectView) -> str:
+    """Return the cleanups of a call that are done, as a suffix."""
+    cleanups = (("undone", effect.undo), ("released", effect.release))
+    return "".join(f" ({word})" for word, stage in cleanups if stage == "done")
+
+
 def _list_facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
     money = f", {view.usage.cost_text}" if view.usage.cost_text else ""
     facts = [("task", shorten_to_line(view.task)), ("agent", view.agent)]
@@ -370,7 +381,10 @@ def _list_facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
     facts += _describe_hosting(view)
     facts += [("parent", view.parent)] if view.parent else []
     facts += [("doing", _describe_call(call)) for call in view.in_flight]
-    facts += [("plan", f"[{item.state}] {shorten_to_line(item.text)}") for item in view.plan]
+    facts += [
+        ("plan", f"[{_format_style(row.style)}] {shorten_to_line(row.text)}")
+        for row in view.plan_rows
+    ]
     facts += [
         ("aside", f"{frame.id}  {frame.goal} — {frame.position}") for frame in view.frames
     ]
@@ -379,8 +393,12 @@ def _list_facts(view: RunView, now: Micros) -> list[tuple[str, str]]:
     ]
     for ask in view.asks:
         args = escape_to_one_line(show_hidden(_format_ask_arguments(ask)))
-        facts.append(("ask", f"{view.run_id}-{ask.id}  {format_question(ask)}{args}"))
-    facts += [("effect", effect.title) for effect in view.effects[-EFFECTS_MAX_ROWS:]]
+        question = f"{format_question(ask)} {args}".rstrip()
+        facts.append(("ask", f"{view.run_id}-{ask.id}  {question}"))
+    facts += [
+        ("effect", f"{effect.title}{_describe_cleanup(effect)}")
+        for effect in view.effects[-EFFECTS_MAX_ROWS:]
+    ]
     # By the name that `raise-cap` accepts.
     facts += [
         ("cap", f"{cap.name}: {format_amount(cap.used)} of {format_amount(cap.cap)}")

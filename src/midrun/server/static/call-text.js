@@ -19,8 +19,8 @@ const CUT_CHARS = 320;
 const CUT_LINES = 9;
 /** Longer texts get lines of their own. */
 const SHORT_MAX_CHARS = 60;
-/** An object or a list that the server has cut, and the number of its characters. */
-const CUT_JSON = /^([{[].*)… \(\d+ characters\)$/s;
+/** An object or a list that the server has cut; its last characters may say how long it was. */
+const CUT_JSON = /^([{[].*)…(?: \(\d+ characters\))?$/s;
 
 export const fieldStyle = css`
   .fields {

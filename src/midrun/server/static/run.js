@@ -162,20 +162,29 @@ export class MidrunRun extends StoreElement {
       @container (min-width: 1200px) {
         .page:has(> midrun-plan:not([hidden])) {
           --in-rail: none; /* the transcript leaves out what only the rail needs to show */
-          grid-template-columns: 230px minmax(0, 1fr) 320px;
+          --rail-width: 230px;
+          grid-template-columns: var(--rail-width) minmax(0, 1fr) 320px;
+        }
+        /* The dock extends below the rail, so that no button moves when the plan appears. */
+        .page:has(> midrun-plan:not([hidden])) .dock {
+          margin-left: calc(-1 * (var(--rail-width) + 28px));
         }
         midrun-plan:not([hidden]) {
           display: block;
           position: sticky;
           top: 12px;
           align-self: start;
-          max-height: calc(100vh - 24px);
+          max-height: calc(100vh - 24px - 150px); /* the dock is below it */
           overflow: auto;
         }
       }
       @container (min-width: 1480px) {
+        .page {
+          grid-template-columns: minmax(0, 1fr) 360px;
+        }
         .page:has(> midrun-plan:not([hidden])) {
-          grid-template-columns: 280px minmax(0, 1fr) 360px;
+          --rail-width: 280px;
+          grid-template-columns: var(--rail-width) minmax(0, 1fr) 360px;
         }
       }
       @container (max-width: 860px) {
